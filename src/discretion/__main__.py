@@ -1,0 +1,5 @@
+"""`python -m discretion` is the command `discretion`."""
+
+from discretion.cli import main
+
+main()

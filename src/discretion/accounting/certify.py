@@ -1,0 +1,199 @@
+"""A certificate: for each client, how much a plan spends, in which unit, against whom, by whom counted."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from discretion.accounting.spent import TIGHT, Accountant, spent
+from discretion.errors import BudgetError, PlanError
+from discretion.plan import Plan, dump, parse
+from discretion.population import Floats, Population
+
+FORMAT = "discretion-certificate/1"
+MOST_POINTS = 25  # of a spending curve
+
+Adversary = Literal["public", "clients", "server"]
+WHO: dict[Adversary, str] = {
+    "public": "whoever sees every model that is released",
+    "clients": "the other clients, who see every model and know their own updates",
+    "server": "the server, which adds the noise and sees each update before it",
+}
+
+
+@dataclass(frozen=True)
+class Spending:
+    """Epsilon over rounds for one client of each budget class: the one that spends most of its budget."""
+
+    rounds: tuple[int, ...]
+    classes: tuple[str, ...]
+    budget: Floats  # (C,)
+    epsilon: Floats  # (C, len(rounds))
+
+
+@dataclass(frozen=True)
+class Certificate:
+    plan: str  # digest
+    population: str  # digest
+    method: str
+    unit: str
+    adjacency: str
+    noise_at: str
+    rounds: int
+    accountant: str
+    clients: tuple[str, ...]
+    budget: Floats  # (N,) epsilon allowed
+    delta: Floats  # (N,)
+    epsilon: Mapping[Adversary, Floats]  # (N,) epsilon spent, against each adversary
+    spending: Spending
+
+    @property
+    def spent(self) -> Floats:
+        """(N,) against whoever sees the released models."""
+        return self.epsilon["public"]
+
+    @property
+    def promises_nothing(self) -> bool:
+        return bool(np.isinf(self.spent).all())
+
+    @property
+    def overspent(self) -> np.ndarray:
+        """The numbers of the clients whose budget the plan would pass."""
+        return np.flatnonzero(~(self.spent <= self.budget))
+
+    def require(self, plan: Plan, accept_no_privacy: bool = False) -> None:
+        """Raise unless this certificate is of exactly this plan and every client stays in budget.
+
+        A plan that promises nothing to anybody passes only where that is accepted aloud.
+        """
+        if plan.digest() != self.plan:
+            raise PlanError(
+                f"this certificate is of plan {self.plan[:12]}…, not of {plan.digest()[:12]}…: "
+                "the plan was changed after it was certified. Certify it again."
+            )
+        over = self.overspent
+        if len(over) == 0 or (self.promises_nothing and accept_no_privacy):
+            return
+        if self.promises_nothing:
+            raise BudgetError(
+                f"{self.method} gives no privacy: epsilon is infinite for every client. "
+                "To run it all the same, on data that may be published, set accept_no_privacy = true."
+            )
+        raise BudgetError(overspend_message(self))
+
+    def to_json(self) -> str:
+        return dump(
+            {
+                "format": FORMAT,
+                "plan": self.plan,
+                "population": self.population,
+                "method": self.method,
+                "unit": self.unit,
+                "adjacency": self.adjacency,
+                "noise_at": self.noise_at,
+                "rounds": self.rounds,
+                "accountant": self.accountant,
+                "against": dict(WHO),
+                "clients": list(self.clients),
+                "budget": self.budget.tolist(),
+                "delta": self.delta.tolist(),
+                "epsilon": {name: values.tolist() for name, values in self.epsilon.items()},
+                "spending": {
+                    "rounds": list(self.spending.rounds),
+                    "classes": list(self.spending.classes),
+                    "budget": self.spending.budget.tolist(),
+                    "epsilon": self.spending.epsilon.tolist(),
+                },
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> "Certificate":
+        record = parse(text, FORMAT, "certificate")
+        try:
+            curve = record["spending"]
+            return cls(
+                **{name: str(record[name]) for name in ("plan", "population", "method", "unit")},
+                **{name: str(record[name]) for name in ("adjacency", "noise_at", "accountant")},
+                rounds=int(record["rounds"]),
+                clients=tuple(record["clients"]),
+                budget=np.array(record["budget"], dtype=np.float64),
+                delta=np.array(record["delta"], dtype=np.float64),
+                epsilon={who: np.array(record["epsilon"][who], dtype=np.float64) for who in WHO},
+                spending=Spending(
+                    tuple(curve["rounds"]),
+                    tuple(curve["classes"]),
+                    np.array(curve["budget"], dtype=np.float64),
+                    np.array(curve["epsilon"], dtype=np.float64),
+                ),
+            )
+        except (KeyError, TypeError, ValueError) as problem:
+            raise PlanError(f"not a certificate of Discretion: {problem!r}") from None
+
+
+def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) -> Certificate:
+    """Compute what `plan` spends for each client of `population`; says so, and does not judge.
+
+    Guarantees:
+        Every epsilon is an upper bound at the client's own delta, for the coins, clips and noise in the
+        plan. Where the server draws the noise it sees the updates, so against it epsilon is infinite.
+    """
+    if plan.clients != population.client:
+        raise PlanError(
+            "the plan and the population name different clients, or in another order: "
+            f"{len(plan.clients)} in the plan, {len(population)} in the population"
+        )
+    epsilon = spent(plan, population.delta, accountant=accountant)
+    return Certificate(
+        plan=plan.digest(),
+        population=population.digest(),
+        method=plan.method,
+        unit=plan.unit,
+        adjacency=plan.adjacency,
+        noise_at=plan.noise_at,
+        rounds=plan.rounds,
+        accountant=accountant.name,
+        clients=plan.clients,
+        budget=population.epsilon,
+        delta=population.delta,
+        epsilon={
+            "public": epsilon,
+            "clients": epsilon,
+            "server": np.full(len(population), math.inf),
+        },
+        spending=_spending(plan, population, epsilon, accountant),
+    )
+
+
+def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: Accountant) -> Spending:
+    names, member = population.classes()
+    share = epsilon / population.epsilon
+    worst = np.array([np.flatnonzero(member == k)[_argmax(share[member == k])] for k in range(len(names))])
+    points = np.unique(np.linspace(1, plan.rounds, min(plan.rounds, MOST_POINTS)).round()).astype(int)
+    curve = [accountant.epsilon(plan.steps(int(t)).of(worst), population.delta[worst]) for t in points]
+    return Spending(
+        rounds=(0, *points.tolist()),
+        classes=names,
+        budget=population.epsilon[worst],
+        epsilon=np.stack([np.zeros(len(names)), *curve], axis=1),
+    )
+
+
+def _argmax(values: Floats) -> int:
+    """The largest, with not-a-number (infinite spent of an infinite budget) as the smallest."""
+    return int(np.argmax(np.nan_to_num(values, nan=-1.0)))
+
+
+def overspend_message(certificate: Certificate) -> str:
+    over = certificate.overspent
+    excess = certificate.spent[over] - certificate.budget[over]
+    worst = over[int(np.argmax(excess))]
+    named = ", ".join(certificate.clients[i] for i in over[:5]) + (" …" if len(over) > 5 else "")
+    return (
+        f"{certificate.method}: {len(over)} of {len(certificate.clients)} clients would overspend "
+        f"({named}); worst is client {certificate.clients[worst]}: epsilon "
+        f"{certificate.spent[worst]:.4g} > budget {certificate.budget[worst]:.4g} at delta "
+        f"{certificate.delta[worst]:g}. Lower rounds or rate, raise the noise, or raise its budget."
+    )

@@ -1,0 +1,119 @@
+"""The budget mixes of the papers, written in one line: who gets which epsilon.
+
+    groups:10@34,20@43,30@23        three groups with shares, which need not sum to 100
+    groups:0.5,1.5,3                even shares
+    uniform:0.1,1                   U(a, b)
+    gaussians:0.5~0.04@30,10~1@70   0.3 N(0.5, 0.04) + 0.7 N(10, 1) without what is ≤ 0; mean~variance@share
+    pareto:2,0.5                    shape and smallest value
+
+A name from `NAMED` stands for the mix of a paper.
+"""
+
+import difflib
+from collections.abc import Callable
+
+import numpy as np
+
+from discretion.errors import PopulationError
+from discretion.population import Floats
+
+NAMED = {
+    "10-20-30": "groups:10@34,20@43,30@23",
+    "10-15-20": "groups:10@34,15@43,20@23",
+    "0.5-1.5-3": "groups:0.5,1.5,3",
+    "2-6-12": "groups:2,6,12",
+    "uniform": "uniform:0.05,1",
+    "small-and-dispersed": "gaussians:0.5~0.04@30,10~1@70",
+    "large-and-concentrated": "gaussians:2~0.04@30,8~1@70",
+    "pareto": "pareto:2,0.5",
+}
+
+
+def draw(mix: str, clients: int, rng: np.random.Generator) -> Floats:
+    """(N,) epsilons for `clients` clients from a mix in the notation above."""
+    notation = NAMED.get(mix, mix)
+    kind, _, arguments = notation.partition(":")
+    if kind not in _KINDS or not arguments:
+        near = difflib.get_close_matches(mix, [*NAMED, *_KINDS], n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise PopulationError(
+            f"unknown budget mix {mix!r}.{hint} Known by name: {', '.join(NAMED)}; "
+            f"or write one, such as groups:10@34,20@43,30@23 or uniform:0.1,1"
+        )
+    if clients < 1:
+        raise PopulationError(f"a population needs at least 1 client, not {clients}")
+    try:
+        return _KINDS[kind](arguments.split(","), clients, rng)
+    except ValueError as problem:
+        raise PopulationError(f"budget mix {mix!r}: {problem}") from None
+
+
+def _shares(terms: list[str]) -> tuple[list[str], Floats]:
+    values, weights = [], []
+    for term in terms:
+        value, _, share = term.partition("@")
+        values.append(value)
+        weights.append(float(share) if share else 1.0)
+    total = np.array(weights)
+    if not (np.isfinite(total).all() and (total > 0).all()):
+        raise ValueError("shares must be above 0")
+    return values, total / total.sum()
+
+
+def _counts(shares: Floats, clients: int) -> np.ndarray:
+    """Whole numbers that sum to `clients` and are nearest to the shares (largest remainder)."""
+    exact = shares * clients
+    counts = np.floor(exact).astype(np.int64)
+    largest = np.argsort(counts - exact, kind="stable")[: clients - counts.sum()]
+    counts[largest] += 1
+    return counts
+
+
+def _groups(terms: list[str], clients: int, rng: np.random.Generator) -> Floats:
+    values, shares = _shares(terms)
+    budgets = np.array([float(value) for value in values])
+    if not (budgets > 0).all():
+        raise ValueError("every epsilon must be above 0")
+    return rng.permutation(np.repeat(budgets, _counts(shares, clients)))
+
+
+def _uniform(terms: list[str], clients: int, rng: np.random.Generator) -> Floats:
+    if len(terms) != 2:
+        raise ValueError("uniform takes two numbers, a and b")
+    low, high = (float(term) for term in terms)
+    if not 0 <= low < high < np.inf:
+        raise ValueError(f"expected 0 ≤ a < b, found {low:g} and {high:g}")
+    # 1 - random() lies in (0, 1], so a budget is never exactly 0
+    return low + (high - low) * (1.0 - rng.random(clients))
+
+
+def _gaussians(terms: list[str], clients: int, rng: np.random.Generator) -> Floats:
+    values, shares = _shares(terms)
+    pairs = [value.split("~") for value in values]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError("each term is mean~variance@share, such as 0.5~0.04@30")
+    mean, variance = np.array([[float(part) for part in pair] for pair in pairs]).T
+    if not ((mean > 0).all() and (variance >= 0).all()):
+        raise ValueError("means must be above 0 and variances at least 0")
+    drawn = np.zeros(clients)
+    while (bad := drawn <= 0).any():
+        part = rng.choice(len(shares), int(bad.sum()), p=shares)
+        drawn[bad] = rng.normal(mean[part], np.sqrt(variance[part]))
+    return drawn
+
+
+def _pareto(terms: list[str], clients: int, rng: np.random.Generator) -> Floats:
+    if len(terms) != 2:
+        raise ValueError("pareto takes two numbers, the shape and the smallest epsilon")
+    shape, low = (float(term) for term in terms)
+    if not (shape > 0 and low > 0):
+        raise ValueError("shape and smallest epsilon must be above 0")
+    return low * (1.0 + rng.pareto(shape, clients))
+
+
+_KINDS: dict[str, Callable[[list[str], int, np.random.Generator], Floats]] = {
+    "groups": _groups,
+    "uniform": _uniform,
+    "gaussians": _gaussians,
+    "pareto": _pareto,
+}

@@ -1,0 +1,337 @@
+"""The command line: each command a thin function over the package."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from discretion import __version__, budgets, config, experiments, terminal
+from discretion.accounting import Accountant, Certificate, Pld, Renyi, certify
+from discretion.errors import DiscretionError, InputError
+from discretion.methods import METHODS, find
+from discretion.plan import Plan
+from discretion.population import Population
+from discretion.runs import Progress, RunFolder, execute, load_data, plan_of, prepare
+from discretion.streams import Purpose, stream
+
+app = typer.Typer(
+    name="discretion",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Federated learning where every client keeps its own privacy budget.\n\n"
+    "First steps: `discretion demo`, then `discretion init`, `discretion run config.toml`.\n\n"
+    "Exit codes: 0 done, 2 bad input, 3 a budget would be overspent, 4 a ledger said no, 1 other.",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Override = Annotated[
+    list[str] | None,
+    typer.Option("-c", "--config", metavar="KEY=VALUE", help="Change a setting: -c plan.rounds=50"),
+]
+ACCOUNTANTS: dict[str, Accountant] = {"pld": Pld(), "renyi": Renyi()}
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        terminal.out.print(f"discretion {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
+    workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 2,
+    change: Override = None,
+    json_: Json = False,
+) -> None:
+    """Compare three methods on real data under unequal budgets, and write a report.
+
+    Goes on where it stopped if it is interrupted.
+    """
+    study = experiments.read_study(experiments.demo_text(), change or [], terminal.say)
+    if not json_:
+        terminal.say(study.title)
+    _study(study, out, workers, json_)
+
+
+def _study(study: experiments.Study, out: Path, workers: int, as_json: bool) -> None:
+    with terminal.bars(as_json) as progress:
+        tasks: dict[str, Any] = {}
+
+        def show(runs: list[experiments.Running]) -> None:
+            for run in runs:
+                if run.name not in tasks:
+                    tasks[run.name] = terminal.bar(progress, run.name, run.total)
+                progress.update(tasks[run.name], completed=run.rounds, note=terminal.score(run.accuracy))
+
+        folders = experiments.run_study(study, out, workers, show)
+    _compare([folder.path for folder in folders], out / "report.html", study.title, as_json)
+
+
+@app.command()
+def init(
+    path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("config.toml"),
+) -> None:
+    """Write a config.toml with every setting, its default and what it means.
+
+    Example: `discretion init && discretion run config.toml --out runs/first`
+    """
+    if path.exists():
+        raise InputError(f"{path} exists already: give another name")
+    path.write_text(config.template(), encoding="utf-8")
+    terminal.say(f"Wrote {path}. Next: discretion run {path} --out runs/first")
+
+
+@app.command()
+def population(
+    mix: Annotated[str, typer.Argument(help="A budget mix: 10-20-30, uniform:0.1,1, groups:1@50,8@50")],
+    clients: Annotated[int, typer.Option(min=1, help="How many clients.")] = 100,
+    delta: Annotated[float, typer.Option(help="Each client's delta.")] = 1e-5,
+    size: Annotated[int, typer.Option(min=1, help="Each client's number of records.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="Who gets which budget.")] = 0,
+) -> None:
+    """Print a population as CSV: who takes part, with which budget.
+
+    Example: `discretion population 10-20-30 --clients 100 > population.csv`
+    """
+    epsilon = budgets.draw(mix, clients, stream(seed, Purpose.BUDGETS))
+    sys.stdout.write(Population.of(epsilon, delta, size).to_csv())
+
+
+@app.command()
+def plan(
+    method: Annotated[str, typer.Argument(help="A method; see `discretion methods`.")],
+    people: Annotated[Path, typer.Argument(metavar="POPULATION", help="CSV: client,epsilon,delta,size")],
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.")] = 50,
+    rate: Annotated[float, typer.Option(min=0, max=1, help="Mean chance to take part.")] = 0.1,
+    clip: Annotated[float, typer.Option(min=0, help="Mean bound on an update's norm.")] = 1.0,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("-p", "--parameter", metavar="KEY=VALUE", help="A parameter of the method."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan here.")] = None,
+    json_: Json = False,
+) -> None:
+    """Plan by a method, and show what it costs each budget class.
+
+    Example: `discretion plan METHOD population.csv --rounds 50 --rate 0.02 -o plan.json`
+    """
+    overrides = [f"plan.options.{item}" for item in option or []]
+    shared = {"method": method, "rounds": rounds, "rate": rate, "clip": clip}
+    settings = config.make({"plan": shared}, overrides, "the command line")
+    clients = Population.from_csv(people)
+    made = plan_of(settings, clients)
+    certificate = certify(made, clients)
+    if out:
+        out.write_text(made.to_json(), encoding="utf-8")
+    _show(made, clients, certificate, json_)
+    if out and not json_:
+        terminal.say(f"Wrote {out}. Next: discretion check {out} {people}")
+
+
+@app.command()
+def check(
+    target: Annotated[Path, typer.Argument(help="A run folder, or a plan.json.")],
+    people: Annotated[Path | None, typer.Argument(metavar="POPULATION", help="CSV, with a plan.json")] = None,
+    accountant: Annotated[str, typer.Option(help="pld (tight) or renyi (a second opinion).")] = "pld",
+    json_: Json = False,
+) -> None:
+    """Prove, or disprove, that a plan stays within every client's budget.
+
+    Exits with 3 and names who would overspend if it does not. Examples:
+    `discretion check plan.json population.csv`, `discretion check runs/first --accountant renyi`
+    """
+    folder = RunFolder(target)
+    if target.is_dir():
+        folder.require()
+    elif people is None:
+        raise InputError(f"to check {target}, give the population, too: discretion check PLAN POPULATION")
+    if accountant not in ACCOUNTANTS:
+        raise InputError(f"unknown accountant {accountant!r}; known are {', '.join(ACCOUNTANTS)}")
+    clients = Population.from_csv(people or folder.population)
+    made = Plan.from_json(_read(folder.plan if target.is_dir() else target))
+    certificate = certify(made, clients, ACCOUNTANTS[accountant])
+    _show(made, clients, certificate, json_)
+    if target.is_dir():
+        Certificate.from_json(_read(folder.certificate)).require(made, accept_no_privacy=True)
+    certificate.require(made)
+
+
+@app.command()
+def run(
+    target: Annotated[Path, typer.Argument(help="A config.toml, or a run folder with --resume.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder to make.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that stopped.")] = False,
+    change: Override = None,
+    json_: Json = False,
+) -> None:
+    """Plan, prove and train; everything is kept in one folder.
+
+    Examples: `discretion run config.toml --out runs/first -c plan.rounds=20`,
+    `discretion run runs/first --resume` (after any crash: the same model, nothing counted twice)
+    """
+    folder = RunFolder(target if target.is_dir() else out or Path("runs") / target.stem)
+    dataset = None
+    if not (resume and folder.about.exists()):
+        if target.is_dir():
+            raise InputError(f"{target} is a folder: give a config.toml, or --resume to go on with a run")
+        settings = config.read(target, change or [])
+        dataset = load_data(settings, terminal.say)
+        prepare(settings, folder, dataset)
+    elif change:
+        raise InputError("a run keeps its settings: -c cannot be used when it is resumed")
+    made = Plan.from_json(_read(folder.plan))
+    certificate = Certificate.from_json(_read(folder.certificate))
+    if not json_:
+        _show(made, Population.from_csv(folder.population), certificate, json_)
+    with terminal.bars(json_) as progress:
+        task = terminal.bar(progress, made.method, made.rounds)
+
+        def show(now: Progress) -> None:
+            spent = "no privacy" if certificate.promises_nothing else f"spent {now.spent:.0%}"
+            progress.update(task, completed=now.round, note=f"{terminal.score(now.accuracy)}  {spent}")
+
+        execute(folder, dataset, show)
+    _compare([folder.path], folder.report, None, json_)
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a report here, too.")] = None,
+    json_: Json = False,
+) -> None:
+    """Show several runs in one table: accuracy, and what it cost whom.
+
+    Example: `discretion compare runs/demo --out comparison.html`
+    """
+    _compare(_runs_in(runs), out, None, json_)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file to write.")] = None,
+) -> None:
+    """Write report.html, one file that needs nothing else, from what is in the run folders.
+
+    Example: `discretion report runs/first`
+    """
+    from discretion.report import write
+
+    path = out or runs[0] / "report.html"
+    write(_runs_in(runs), path)
+    terminal.say(f"Wrote {path}. {_how_to_open(path)}")
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Explain this one.")] = None,
+    json_: Json = False,
+) -> None:
+    """List the methods, or explain one."""
+    chosen = [find(name)] if name else list(METHODS.values())
+    if json_:
+        terminal.print_json({"methods": [terminal.method_record(method) for method in chosen]})
+    elif name:
+        terminal.explain_method(chosen[0])
+    else:
+        terminal.out.print(terminal.methods_table(chosen))
+
+
+@app.command()
+def data(
+    name: Annotated[str | None, typer.Argument(help="Get this one now.")] = None,
+    json_: Json = False,
+) -> None:
+    """List the data sets, or get one and check it."""
+    from discretion.tasks import datasets, fetch
+
+    if name is None:
+        entries = datasets.names()
+        if json_:
+            terminal.print_json({"data": [vars(entry) for entry in entries]})
+        else:
+            terminal.out.print(terminal.data_table(entries))
+            terminal.say(f"Kept in {fetch.cache_folder()}. Get one with: discretion data NAME")
+        return
+    found = datasets.load(name, report=terminal.say)
+    sizes = {"train": len(found.train.labels), "test": len(found.test.labels)}
+    if json_:
+        terminal.print_json({"name": name, "source": found.source, "classes": found.classes, **sizes})
+    else:
+        terminal.out.print(
+            f"{name}: {sizes['train']:,} training and {sizes['test']:,} test records, "
+            f"{found.classes} classes, from {found.source}"
+        )
+
+
+def _show(made: Plan, clients: Population, certificate: Certificate, as_json: bool) -> None:
+    if as_json:
+        terminal.print_json(terminal.certificate_record(made, certificate))
+    else:
+        terminal.out.print(terminal.certificate_table(made, clients, certificate))
+        terminal.out.print(terminal.statement(certificate))
+
+
+def _compare(folders: list[Path], out: Path | None, title: str | None, as_json: bool) -> None:
+    from discretion.report import summarise, write
+
+    rows = summarise(folders)
+    if out:
+        write(folders, out, title)
+    if as_json:
+        terminal.print_json({"report": str(out) if out else None, "methods": [vars(row) for row in rows]})
+        return
+    terminal.out.print(terminal.comparison_table(rows))
+    if out:
+        terminal.say(f"Wrote {out}. {_how_to_open(out)}")
+
+
+def _how_to_open(path: Path) -> str:
+    opener = "open" if sys.platform == "darwin" else "xdg-open"
+    return f"Open it with: {opener} {path}  (or in a browser: {path.resolve().as_uri()})"
+
+
+def _runs_in(paths: list[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted(about.parent for about in path.glob("*/run.json"))
+        if RunFolder(path).about.exists():
+            found.append(path)
+        elif inside:
+            found += inside
+        else:
+            raise InputError(f"there is no run in {path}")
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise InputError(f"cannot read {path}: {problem.strerror}") from None
+
+
+def main() -> None:
+    """Run the command line; what goes wrong on purpose becomes one message and an exit code."""
+    try:
+        app(standalone_mode=True)
+    except DiscretionError as problem:
+        terminal.fail(str(problem), "--json" in sys.argv)
+        sys.exit(problem.exit_code)
+    except KeyboardInterrupt:
+        terminal.say("Stopped. Nothing is lost: the same command goes on where it stopped.")
+        sys.exit(130)

@@ -1,0 +1,177 @@
+"""config.toml: every setting of a run, with its default and what it means."""
+
+import difflib
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from discretion.errors import ConfigError
+from discretion.methods import DEFAULT
+from discretion.plan import Parameter
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class PopulationConfig(Section):
+    csv: str = Field("", description="file with client,epsilon,delta,size; empty: use a budget mix")
+    clients: int = Field(600, ge=1, description="how many clients (with a budget mix)")
+    budgets: str = Field(
+        "0.5-1.5-3",
+        description="who gets which epsilon: 10-20-30, 0.5-1.5-3, uniform:0.1,1, pareto:2,0.5, "
+        "small-and-dispersed, groups:1@50,8@50 …",
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="each client's delta (with a budget mix)")
+
+
+class DataConfig(Section):
+    name: str = Field("fashion-mnist", description="see `discretion data`")
+    path: str = Field("", description='your own table, with name = "csv"')
+    partition: str = Field(
+        "iid",
+        description="iid, dirichlet, shards, mostly_sorted or natural (by role or client column)",
+    )
+    alpha: float = Field(0.5, gt=0, description="dirichlet: small values give few labels to each client")
+    shards_per_client: int = Field(2, ge=1, description="shards: how many runs of sorted records each")
+    iid_percent: float = Field(
+        50.0, ge=0, le=100, description="mostly_sorted: this share is iid, the rest sorted by label"
+    )
+    sizes: Literal["even", "varied"] = Field(
+        "even", description="even, or varied: proportional to U(0.5, 1.5)"
+    )
+    records: int = Field(0, ge=0, description="records for each client; 0: divide all of them")
+
+
+class ModelConfig(Section):
+    name: str = Field(
+        "cnn_small",
+        description="linear, mlp, cnn_small, cnn, lstm, or your own package.module:factory",
+    )
+
+
+class PlanConfig(Section):
+    method: str = Field(DEFAULT, description="see `discretion methods`")
+    rounds: int = Field(30, ge=1, description="rounds of training")
+    rate: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="chance of a client to take part in a round (mean over clients)",
+    )
+    clip: float = Field(0.5, gt=0, description="bound on the norm of an update (mean over clients)")
+    options: dict[str, Parameter] = Field(
+        default_factory=dict, description="further parameters of the method"
+    )
+
+
+class TrainConfig(Section):
+    epochs: int = Field(1, ge=1, description="passes over its records that a client makes in a round")
+    batch_size: int = Field(10, ge=1, description="records in one step of a client")
+    learning_rate: float = Field(0.1, gt=0, description="of the clients")
+    server_learning_rate: float = Field(1.0, gt=0, description="of the server")
+    server_momentum: float = Field(0.0, ge=0, lt=1, description="of the server; costs no privacy")
+    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations on the test records")
+    threads: int = Field(0, ge=0, description="threads of torch; 0: as many as there are cores")
+    accept_no_privacy: bool = Field(
+        False, description="run a plan that protects nobody, on data that may be published"
+    )
+
+
+class Config(Section):
+    seed: int = Field(0, ge=0, description="of everything random; the noise too, so: simulation only")
+    ledger: str = Field("", description="a ledger shared with other runs; empty: one of its own")
+    population: PopulationConfig = PopulationConfig()
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    plan: PlanConfig = PlanConfig()
+    train: TrainConfig = TrainConfig()
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.model_dump())
+
+
+def read(path: Path | str, overrides: Sequence[str] = ()) -> Config:
+    """The settings in a TOML file, changed by `key=value` overrides such as plan.rounds=50."""
+    try:
+        record = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise ConfigError(f"cannot read {path}: {problem.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"{path} is not valid TOML: {problem}") from None
+    return make(record, overrides, str(path))
+
+
+def make(record: dict[str, Any], overrides: Sequence[str] = (), source: str = "settings") -> Config:
+    """Settings from a nested dictionary; every problem is reported at once."""
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise ConfigError(f"-c {override}: expected key=value, such as plan.rounds=50")
+        *sections, name = key.strip().split(".")
+        target = record
+        for section in sections:
+            target = target.setdefault(section, {})
+            if not isinstance(target, dict):
+                raise ConfigError(f"-c {override}: {section} is a value, not a section")
+        target[name] = _value(value.strip())
+    try:
+        return Config.model_validate(record)
+    except ValidationError as problem:
+        lines = "\n  ".join(_explain(dict(error)) for error in problem.errors())
+        raise ConfigError(f"{source}: these settings cannot be used\n  {lines}") from None
+
+
+def _value(text: str) -> Any:
+    """As TOML reads it; what it cannot read is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(error: dict[str, Any]) -> str:
+    path = [str(part) for part in error["loc"]]
+    name = ".".join(path)
+    if error["type"] != "extra_forbidden":
+        return f"{name}: {error['msg'].lower()}, found {error['input']!r}"
+    known = list(_keys(Config))
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5) or [
+        key for key in known if key.split(".")[-1] == path[-1]
+    ]
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+    return f"{name}: unknown setting; {hint}"
+
+
+def _keys(section: type[Section], prefix: str = "") -> list[str]:
+    keys = []
+    for name, field in section.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            keys += _keys(kind, f"{prefix}{name}.")
+        else:
+            keys.append(prefix + name)
+    return keys
+
+
+def template() -> str:
+    """A config.toml with every setting at its default and a comment on each."""
+    return "# Settings of a run of Discretion.\n" + _commented(Config(), "")
+
+
+def _commented(section: Section, heading: str) -> str:
+    lines: list[str] = []
+    inner: list[str] = []
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            inner.append(_commented(value, f"{heading}.{name}" if heading else name))
+        else:
+            lines.append(f"# {field.description}")
+            lines.append(tomli_w.dumps({name: value}).strip() if value != {} else f"{name} = {{}}")
+    title = f"\n[{heading}]\n" if heading else "\n"
+    return title + "\n".join(lines) + "\n" + "".join(inner)

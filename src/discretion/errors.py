@@ -1,0 +1,50 @@
+"""Everything that Discretion raises on purpose.
+
+DiscretionError
+├── InputError            what a person gave us cannot be used; the message says what to change
+│   ├── PopulationError   the clients' budgets or sizes; lists every bad row at once
+│   ├── ConfigError       config.toml or -c key=value
+│   ├── DataError         a data set that cannot be had, read or divided
+│   └── ModelError        a model whose training would leak or cannot be done
+├── PlanError             a plan that contradicts itself or cannot be accounted for
+├── BudgetError           somebody would overspend; nothing was spent
+└── LedgerError           the record of spending says no: wrong plan, wrong round, in use
+"""
+
+
+class DiscretionError(Exception):
+    """Base of the tree; `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class InputError(DiscretionError):
+    exit_code = 2
+
+
+class PopulationError(InputError):
+    pass
+
+
+class ConfigError(InputError):
+    pass
+
+
+class DataError(InputError):
+    pass
+
+
+class ModelError(InputError):
+    pass
+
+
+class PlanError(DiscretionError):
+    exit_code = 2
+
+
+class BudgetError(DiscretionError):
+    exit_code = 3
+
+
+class LedgerError(DiscretionError):
+    exit_code = 4

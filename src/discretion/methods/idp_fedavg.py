@@ -1,0 +1,57 @@
+"""IDP-FedAvg: one noise for all, and for each client the clip or the rate that its own budget allows.
+
+Boenisch, Mühl, Dziedzic, Rinberg and Papernot, "Have it your way: individualized privacy assignment for
+DP-SGD", NeurIPS 2023, brought to clients as Algorithm 5 of Kiani et al. 2025. A generous client may be
+clipped at a larger norm (`plan_by_clip`) or take part more often (`plan_by_rate`) under the same noise.
+Departs from the papers: calibrated by PLD, so that each client's whole budget is used.
+"""
+
+import numpy as np
+from scipy.optimize import brentq
+
+from discretion.accounting import noise_multiplier, sampling_rate
+from discretion.plan import Phase, Plan
+from discretion.population import Floats, Population
+
+
+def plan_by_clip(population: Population, rounds: int, rate: float, clip: float) -> Plan:
+    """rounds: how many; rate: each client's chance of taking part in one; clip: mean of the clips."""
+    rates = np.full(len(population), rate)
+    # SetPrivacyParams of Algorithm 5: sigma_n for each budget, their harmonic mean sigma,
+    # and c_n = c sigma / sigma_n, so that the clips have the mean c
+    sigmas = noise_multiplier(_finite(population.epsilon), population.delta, rates, rounds)
+    sigma = float(1 / np.mean(1 / sigmas))
+    return Plan(
+        method="idp_fedavg",
+        clients=population.client,
+        phases=(Phase.one_pool(rounds, rates, clip * sigma / sigmas, noise=clip * sigma),),
+        parameters={"rounds": rounds, "rate": rate, "clip": clip},
+    )
+
+
+def plan_by_rate(population: Population, rounds: int, rate: float, clip: float) -> Plan:
+    """rounds: how many; rate: mean of the clients' rates; clip: bound on every update."""
+    epsilon, delta = _finite(population.epsilon), population.delta
+
+    def rates(sigma: float) -> Floats:
+        return sampling_rate(epsilon, delta, np.full(len(population), sigma), rounds)
+
+    # more noise lets everybody come more often: look for the noise at which the mean rate is as asked,
+    # between what the most generous and what the strictest budget needs when all come equally often
+    ends = noise_multiplier(epsilon, delta, np.full(len(population), rate), rounds)
+    if ends.min() == ends.max():
+        sigma = float(ends.max())
+    else:
+        sigma = brentq(lambda s: rates(s).mean() - rate, ends.min() * 0.999, ends.max() * 1.001, rtol=1e-4)
+    return Plan(
+        method="idp_fedavg_sampling",
+        clients=population.client,
+        phases=(Phase.one_pool(rounds, rates(sigma), np.full(len(population), clip), noise=clip * sigma),),
+        parameters={"rounds": rounds, "rate": rate, "clip": clip},
+    )
+
+
+def _finite(epsilon: Floats) -> Floats:
+    """A public client, of infinite budget, is treated as generously as the most generous other."""
+    largest = np.max(epsilon, where=np.isfinite(epsilon), initial=0.0)
+    return np.minimum(epsilon, largest)

@@ -1,0 +1,221 @@
+"""Who takes part and with which budget: the clients' public facts, from CSV or from arrays."""
+
+import csv
+import hashlib
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from discretion.errors import PopulationError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+COLUMNS = ("client", "epsilon", "delta", "size")
+MOST_CLASSES = 8
+MOST_PROBLEMS = 20
+
+
+@dataclass(frozen=True)
+class Population:
+    """Public facts about the clients. A client's data never enters here.
+
+    An infinite epsilon marks a public data set. Sizes are declared by the clients and taken as public.
+    """
+
+    client: tuple[str, ...]
+    epsilon: Floats  # (N,) lifetime budget
+    delta: Floats  # (N,)
+    size: Ints  # (N,) number of records
+    traits: Mapping[str, Floats] = field(default_factory=dict)  # (N,) each, for methods that ask
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} has {len(column)} entries for {len(self.client)} clients"
+            for name, column in self._columns().items()
+            if len(column) != len(self.client)
+        ]
+        if not problems:
+            sound = (self.epsilon > 0) & (self.delta > 0) & (self.delta < 1) & (self.size >= 1)
+            problems = [
+                f"client {self.client[i]!r}: {problem}"
+                for i in np.flatnonzero(~sound)
+                for problem in _row_problems(
+                    float(self.epsilon[i]), float(self.delta[i]), float(self.size[i])
+                )
+            ]
+            problems += [
+                f"trait {name!r} has {int(np.sum(~np.isfinite(column)))} entries that are not finite"
+                for name, column in self.traits.items()
+                if not np.isfinite(column).all()
+            ]
+        if len(set(self.client)) != len(self.client):
+            problems.append("two clients have the same name")
+        if not self.client:
+            problems.append("there are no clients")
+        _raise("the population", problems)
+
+    def _columns(self) -> dict[str, NDArray[np.generic]]:
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "size": self.size,
+            **{name: column for name, column in self.traits.items()},
+        }
+
+    def __len__(self) -> int:
+        return len(self.client)
+
+    @classmethod
+    def of(
+        cls,
+        epsilon: ArrayLike,
+        delta: ArrayLike = 1e-5,
+        size: ArrayLike = 1,
+        traits: Mapping[str, Floats] | None = None,
+    ) -> "Population":
+        """From arrays or numbers; a single number holds for every client. Names are c0, c1, …"""
+        budgets = np.atleast_1d(np.asarray(epsilon, dtype=np.float64))
+        count = len(budgets)
+        return cls(
+            client=tuple(f"c{i}" for i in range(count)),
+            epsilon=budgets,
+            delta=np.array(np.broadcast_to(np.asarray(delta, np.float64), (count,))),
+            size=np.array(np.broadcast_to(np.asarray(size, np.int64), (count,))),
+            traits=dict(traits or {}),
+        )
+
+    @classmethod
+    def from_csv(cls, path: Path | str) -> "Population":
+        """Read `client,epsilon,delta,size` and any further numeric columns as traits.
+
+        Every bad row is reported at once, with its line number; nothing is half-loaded.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as problem:
+            raise PopulationError(f"cannot read the population from {path}: {problem}") from None
+        return _parse(text, str(path))
+
+    def to_csv(self) -> str:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow([*COLUMNS, *self.traits])
+        columns = [self.epsilon, self.delta, *self.traits.values()]
+        for i, name in enumerate(self.client):
+            epsilon, delta, *traits = (repr(float(column[i])) for column in columns)
+            writer.writerow([name, epsilon, delta, int(self.size[i]), *traits])
+        return out.getvalue()
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.to_csv().encode()).hexdigest()
+
+    def classes(self) -> tuple[tuple[str, ...], Ints]:
+        """Names of the budget classes and each client's class, strictest first.
+
+        Equal budgets are a class of their own where there are at most eight; otherwise clients are
+        cut into eight classes of about equal number by epsilon.
+        """
+        budgets, index = np.unique(np.stack([self.epsilon, self.delta], axis=1), axis=0, return_inverse=True)
+        one_delta = len(np.unique(self.delta)) == 1
+        if len(budgets) <= MOST_CLASSES:
+            names = [f"ε {e:g}" if one_delta else f"ε {e:g}, δ {d:g}" for e, d in budgets]
+            return tuple(names), index.reshape(-1).astype(np.int64)
+        rank = np.argsort(np.argsort(self.epsilon, kind="stable"), kind="stable")
+        index = rank * MOST_CLASSES // len(self)
+        names = []
+        for k in range(MOST_CLASSES):
+            members = self.epsilon[index == k]
+            names.append(f"ε {members.min():.3g} to {members.max():.3g}")
+        return tuple(names), index.astype(np.int64)
+
+
+def _row_problems(epsilon: float, delta: float, size: float) -> list[str]:
+    problems = []
+    if math.isnan(epsilon) or epsilon <= 0:
+        problems.append(f"epsilon is {epsilon:g}; expected a number above 0 (inf for public data)")
+    if not 0 < delta < 1:
+        problems.append(f"delta is {delta:g}; expected a number above 0 and below 1, such as 1e-5")
+    if not (size >= 1 and size == math.floor(size)) or math.isinf(size):
+        problems.append(f"size is {size:g}; expected a whole number of records, at least 1")
+    return problems
+
+
+def _parse(text: str, source: str) -> Population:
+    lines = csv.reader(io.StringIO(text))
+    header = [name.strip() for name in next(lines, [])]
+    missing = [name for name in COLUMNS if name not in header]
+    if missing:
+        raise PopulationError(
+            f"{source}: the first line must name the columns {', '.join(COLUMNS)}; "
+            f"found {', '.join(header) or 'nothing'}, missing {', '.join(missing)}"
+        )
+    if len(set(header)) != len(header):
+        raise PopulationError(f"{source}: a column name stands twice in the first line")
+    numeric = [name for name in header if name != "client"]
+    problems: list[str] = []
+    seen: dict[str, int] = {}
+    rows: list[dict[str, float]] = []
+    for cells in lines:
+        at = f"line {lines.line_num}"
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) != len(header):
+            problems.append(f"{at}: {len(cells)} cells, expected {len(header)}")
+            continue
+        row = dict(zip(header, (cell.strip() for cell in cells), strict=True))
+        name = row["client"]
+        if not name:
+            problems.append(f"{at}: the client has no name")
+        elif name in seen:
+            problems.append(f"{at}: client {name!r} stands already in line {seen[name]}")
+        else:
+            seen[name] = lines.line_num
+        values, bad = _numbers(row, numeric)
+        problems += [f"{at}: {problem}" for problem in bad]
+        if all(column in values for column in COLUMNS[1:]):
+            found = _row_problems(values["epsilon"], values["delta"], values["size"])
+            problems += [f"{at}: {problem}" for problem in found]
+        rows.append(values)
+    if not rows and not problems:
+        problems.append("there are no clients below the first line")
+    _raise(source, problems)
+    return Population(
+        client=tuple(seen),
+        epsilon=np.array([row["epsilon"] for row in rows]),
+        delta=np.array([row["delta"] for row in rows]),
+        size=np.array([row["size"] for row in rows], dtype=np.int64),
+        traits={name: np.array([row[name] for row in rows]) for name in numeric if name not in COLUMNS},
+    )
+
+
+def _numbers(row: dict[str, str], names: list[str]) -> tuple[dict[str, float], list[str]]:
+    values: dict[str, float] = {}
+    problems = []
+    for name in names:
+        try:
+            values[name] = float(row[name])
+        except ValueError:
+            found = repr(row[name]) if row[name] else "missing"
+            problems.append(f"{name} is {found}; expected a number")
+            continue
+        if name not in COLUMNS and not math.isfinite(values[name]):
+            problems.append(f"{name} is {row[name]}; expected a finite number")
+    return values, problems
+
+
+def _raise(source: str, problems: list[str]) -> None:
+    if problems:
+        shown = problems[:MOST_PROBLEMS]
+        more = len(problems) - len(shown)
+        tail = f"\n  … and {more} more" if more else ""
+        raise PopulationError(
+            f"{source}: {len(problems)} problem{'s' if len(problems) > 1 else ''}, nothing loaded\n  "
+            + "\n  ".join(shown)
+            + tail
+        )

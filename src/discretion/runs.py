@@ -1,0 +1,319 @@
+"""A run is a folder: made whole from its settings, executed round by round, resumed after any crash."""
+
+import fcntl
+import json
+import os
+import platform
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import safetensors.numpy
+
+from discretion import __version__, budgets
+from discretion.accounting import Certificate, certify
+from discretion.config import Config, read
+from discretion.errors import ConfigError, DataError, InputError
+from discretion.ledger import Ledger
+from discretion.methods import find, make_plan
+from discretion.plan import Plan
+from discretion.population import Population
+from discretion.streams import Purpose, stream
+from discretion.tasks import datasets, partitions
+from discretion.tasks.datasets import Dataset
+from discretion.tasks.partitions import Partition
+from discretion.train import Server, State, train
+
+if TYPE_CHECKING:
+    from discretion.clients.local import LocalClients
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known after a round: nothing in it depends on who took part."""
+
+    round: int
+    rounds: int
+    accuracy: float | None
+    spent: float  # the largest share of a budget that any client has spent
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where the parts of a run are kept."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def population(self) -> Path:
+        return self.path / "population.csv"
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def certificate(self) -> Path:
+        return self.path / "certificate.json"
+
+    @property
+    def about(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def history(self) -> Path:
+        return self.path / "history.jsonl"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    def ledger(self, config: Config) -> Path:
+        return Path(config.ledger) if config.ledger else self.path / "ledger.sqlite"
+
+    def require(self) -> None:
+        if not self.about.is_file():
+            raise InputError(f"there is no run in {self.path}: expected {self.about.name} there")
+
+
+def load_data(config: Config, report: Report | None = None) -> Dataset:
+    path = Path(config.data.path) if config.data.path else None
+    return datasets.load(config.data.name, path=path, report=report)
+
+
+def divide(config: Config, dataset: Dataset) -> tuple[Population, Partition]:
+    """Who takes part, and who holds which records; the same for every method under one seed."""
+    data, wanted = config.data, config.population
+    declared = Population.from_csv(wanted.csv) if wanted.csv else None
+    labels = dataset.train.labels
+    rng = stream(config.seed, Purpose.PARTITION)
+    if data.partition == "natural":
+        sizes = None
+    elif declared is not None:
+        sizes = declared.size
+    elif data.sizes == "varied":
+        records = data.records * wanted.clients or len(labels)
+        sizes = partitions.varied_sizes(min(records, len(labels)), wanted.clients, rng)
+    else:
+        sizes = partitions.even_sizes(len(labels), wanted.clients, data.records or None)
+    partition = partitions.partition(
+        data.partition,
+        labels,
+        sizes,
+        rng,
+        owner=dataset.owner,
+        alpha=data.alpha,
+        shards_per_client=data.shards_per_client,
+        iid_percent=data.iid_percent,
+    )
+    if declared is not None:
+        if len(declared) != partition.clients or (declared.size != partition.sizes).any():
+            raise DataError(
+                f"{wanted.csv} has {len(declared)} clients of its sizes, but the data set divides "
+                f"into {partition.clients}: the clients and sizes must be those of the partition"
+            )
+        return declared, partition
+    epsilon = budgets.draw(wanted.budgets, partition.clients, stream(config.seed, Purpose.BUDGETS))
+    return Population.of(epsilon, wanted.delta, partition.sizes), partition
+
+
+def plan_of(config: Config, population: Population) -> Plan:
+    """The plan of the configured method; shared settings that it does not take are left out."""
+    taken = find(config.plan.method).parameters
+    shared = {"rounds": config.plan.rounds, "rate": config.plan.rate, "clip": config.plan.clip}
+    parameters = {name: value for name, value in shared.items() if name in taken}
+    return make_plan(config.plan.method, population, {**parameters, **config.plan.options})
+
+
+def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> None:
+    """Plan, certify and write a new run folder: all of it or nothing."""
+    if folder.path.exists() and any(folder.path.iterdir()):
+        raise ConfigError(
+            f"{folder.path} is in use. Give another --out, or --resume to go on with what is there."
+        )
+    population, _ = divide(config, dataset)
+    plan = plan_of(config, population)
+    certificate = certify(plan, population)
+    certificate.require(plan, config.train.accept_no_privacy)
+    about = {
+        "id": secrets.token_hex(8),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "discretion": __version__,
+        "python": platform.python_version(),
+        "data": dataset.name,
+        "source": dataset.source,
+        "randomness": "simulation: coins and noise come from the seed in config.toml",
+    }
+    folder.path.parent.mkdir(parents=True, exist_ok=True)
+    draft = folder.path.with_name(f".{folder.path.name}-{about['id']}")
+    draft.mkdir()
+    try:
+        half = RunFolder(draft)
+        half.config.write_text(config.to_toml(), encoding="utf-8")
+        half.population.write_text(population.to_csv(), encoding="utf-8")
+        half.plan.write_text(plan.to_json(), encoding="utf-8")
+        half.certificate.write_text(certificate.to_json(), encoding="utf-8")
+        half.about.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        if folder.path.exists():
+            folder.path.rmdir()
+        draft.rename(folder.path)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _alone(folder: RunFolder) -> Iterator[None]:
+    """Only one process may execute a run; the lock goes with the process, however it ends."""
+    with (folder.path / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{folder.path} is being run by another process") from None
+        yield
+
+
+def execute(
+    folder: RunFolder,
+    dataset: Dataset | None = None,
+    on_round: Callable[[Progress], None] | None = None,
+) -> None:
+    """Do the rounds that are left of a prepared run. Resuming is nothing else than doing this again.
+
+    The order of writing is history, model, ledger: after a crash at any point the model on disk says
+    which rounds are done, later lines of history are dropped and earlier reservations committed.
+    """
+    folder.require()
+    with _alone(folder):
+        if folder.model.exists():
+            return
+        config = read(folder.config)
+        plan = Plan.from_json(folder.plan.read_text(encoding="utf-8"))
+        certificate = Certificate.from_json(folder.certificate.read_text(encoding="utf-8"))
+        population = Population.from_csv(folder.population)
+        run = json.loads(folder.about.read_text(encoding="utf-8"))["id"]
+        with Ledger(folder.ledger(config), population) as ledger:
+            _execute(folder, config, plan, certificate, ledger, run, dataset, on_round)
+
+
+def _execute(
+    folder: RunFolder,
+    config: Config,
+    plan: Plan,
+    certificate: Certificate,
+    ledger: Ledger,
+    run: str,
+    dataset: Dataset | None,
+    on_round: Callable[[Progress], None] | None,
+) -> None:
+    clients = _local_clients(config, dataset if dataset is not None else load_data(config))
+    state = _read_checkpoint(folder) or State.start(clients.initial())
+    _drop_later_history(folder, state.round)
+    spent = certificate.spending
+    share = np.max(spent.epsilon / spent.budget[:, None], axis=0)
+    server = Server(config.train.server_learning_rate, config.train.server_momentum)
+    began = time.perf_counter()
+    rounds = train(
+        plan,
+        certificate,
+        clients,
+        ledger,
+        state,
+        run=run,
+        seed=config.seed,
+        server=server,
+        accept_no_privacy=config.train.accept_no_privacy,
+    )
+    for state in rounds:
+        last = state.round == plan.rounds
+        record: dict[str, Any] = {"round": state.round}
+        if last or state.round % config.train.evaluate_every == 0:
+            quality = clients.evaluate(state.model)
+            record |= {"accuracy": quality.accuracy, "loss": quality.loss}
+        record["seconds"] = round(time.perf_counter() - began, 3)
+        began = time.perf_counter()
+        _append(folder.history, json.dumps(record) + "\n")
+        _write_checkpoint(folder, state)
+        if on_round:
+            now = float(np.interp(state.round, spent.rounds, share))
+            on_round(Progress(state.round, plan.rounds, record.get("accuracy"), now))
+    _write_safely(folder.model, safetensors.numpy.save(clients.named(state.model)))
+    folder.checkpoint.unlink(missing_ok=True)
+
+
+def _local_clients(config: Config, dataset: Dataset) -> "LocalClients":
+    import torch
+
+    from discretion.clients.local import LocalClients, LocalTraining
+    from discretion.tasks import models
+
+    torch.set_num_threads(config.train.threads or os.cpu_count() or 1)
+    weights = int(stream(config.seed, Purpose.WEIGHTS).integers(2**31))
+    local = LocalTraining(config.train.epochs, config.train.batch_size, config.train.learning_rate)
+    _, partition = divide(config, dataset)
+    return LocalClients(dataset, partition, models.build(config.model.name, dataset, weights), local)
+
+
+def _write_checkpoint(folder: RunFolder, state: State) -> None:
+    tensors = {"model": state.model, "velocity": state.velocity, "round": np.array([state.round])}
+    _write_safely(folder.checkpoint, safetensors.numpy.save(tensors))
+
+
+def _read_checkpoint(folder: RunFolder) -> State | None:
+    if not folder.checkpoint.exists():
+        return None
+    tensors = safetensors.numpy.load_file(folder.checkpoint)
+    return State(int(tensors["round"][0]), tensors["model"], tensors["velocity"])
+
+
+def _write_safely(path: Path, content: bytes) -> None:
+    """Old content or new, never half: on disk before it gets its name."""
+    draft = path.with_name(path.name + ".part")
+    with draft.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _drop_later_history(folder: RunFolder, rounds: int) -> None:
+    """Keep the lines of rounds that the model has; a half-written last line goes, too."""
+    if folder.history.exists():
+        lines = folder.history.read_text(encoding="utf-8").splitlines(keepends=True)
+        _write_safely(folder.history, "".join(lines[:rounds]).encode())
+
+
+def read_history(folder: RunFolder) -> list[dict[str, Any]]:
+    """The rounds on record; a line that is being written is left out."""
+    if not folder.history.exists():
+        return []
+    lines = folder.history.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]

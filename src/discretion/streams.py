@@ -1,0 +1,48 @@
+"""Random numbers that can be made again: they depend on the seed, what they are for, and a counter.
+
+For simulation only: whoever knows the seed can take the noise off again.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint64]
+
+
+class Purpose(IntEnum):
+    """Each has its own key, so that no stream repeats another."""
+
+    COINS = 0
+    NOISE = 1
+    BATCHES = 2
+    WEIGHTS = 3
+    PARTITION = 4
+    BUDGETS = 5
+
+
+def stream(seed: int, purpose: Purpose, *counter: int) -> np.random.Generator:
+    sequence = np.random.SeedSequence(seed, spawn_key=(purpose, *counter))
+    return np.random.Generator(np.random.Philox(sequence))
+
+
+def shuffle_keys(seed: int, round_: int, epoch: int, client: NDArray[np.int64], length: int) -> Words:
+    """(k, length) a random word for each record of each client; sorting them shuffles the records.
+
+    A client's words do not depend on who else is in the round, so it makes the same batches wherever
+    it runs.
+    """
+    key = stream(seed, Purpose.BATCHES, round_, epoch).integers(2**64, dtype=np.uint64)
+    own = _mix(client.astype(np.uint64) ^ key)
+    record = np.arange(length, dtype=np.uint64)
+    return _mix(np.add(own[:, None], record, dtype=np.uint64))
+
+
+def _mix(word: Words) -> Words:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood 2014), a bijection of 64-bit words."""
+    with np.errstate(over="ignore"):
+        word = word + np.uint64(0x9E3779B97F4A7C15)
+        word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return word ^ (word >> np.uint64(31))

@@ -1,0 +1,290 @@
+"""The data sets by name, ready for a model: arrays, number of classes, and who owns each record."""
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from discretion.errors import DataError
+from discretion.tasks import fetch, readers
+from discretion.tasks.readers import Bytes, Floats, Ints
+from discretion.tasks.recipes import RECIPES
+
+Kind = Literal["image", "tabular", "text"]
+
+
+@dataclass(frozen=True)
+class Split:
+    inputs: Bytes | Floats  # (n, C, H, W) uint8 images, (n, F) float32 features, (n, L) uint8 text
+    labels: Ints  # (n,)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    name: str
+    train: Split
+    test: Split
+    classes: int
+    kind: Kind
+    source: str  # where the bytes came from
+    mean: float = 0.0  # images are given to a model as (x / 255 - mean) / std
+    std: float = 1.0
+    owner: Ints | None = None  # (n,) the natural owner of each training record
+    owners: tuple[str, ...] = ()  # their names
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a person wants to know about a data set before loading it."""
+
+    name: str
+    kind: Kind
+    records: int | None  # training and test together; None when it is the person's own
+    licence: str
+    download: int  # bytes, 0 when nothing is downloaded
+    about: str
+
+
+_ENTRIES = (
+    Entry("fashion-mnist", "image", 70_000, "MIT", 30_878_645, "clothes, 10 classes, 28 x 28 grey"),
+    Entry("mnist", "image", 70_000, "CC BY-SA 3.0", 11_594_722, "handwritten digits, 28 x 28 grey"),
+    Entry("adult", "tabular", 48_842, "CC BY 4.0", 5_977_458, "census: income above $50,000?"),
+    Entry("cifar-10", "image", 60_000, "none stated", 170_052_171, "10 classes, 32 x 32 colour"),
+    Entry(
+        "shakespeare", "text", 510_343, "CC BY 2.5", 5_400_000, "LEAF-style next character, by role"
+    ),
+    Entry("digits", "image", 1_797, "CC BY 4.0", 0, "8 x 8 grey: for a first try, not for claims"),
+    Entry("breast-cancer", "tabular", 569, "CC BY 4.0", 0, "for a first try, not for claims"),
+    Entry("csv", "tabular", None, "yours", 0, "your own table: label, perhaps client, numbers"),
+)
+
+# Round numbers chosen by hand, so that no single record could have moved them: statistics
+# computed on private records would be a release of their own.
+_MEAN_STD = {
+    "fashion-mnist": (0.3, 0.35),
+    "mnist": (0.1, 0.3),
+    "cifar-10": (0.5, 0.25),
+    "digits": (0.3, 0.4),
+}
+
+
+def names() -> tuple[Entry, ...]:
+    return _ENTRIES
+
+
+def load(
+    name: str,
+    *,
+    path: Path | None = None,
+    offline: bool = False,
+    report: Callable[[str], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Dataset:
+    """A data set by name, from the cache if it is there; `path` is a person's own table (csv)."""
+    known = [entry.name for entry in _ENTRIES]
+    if name not in known:
+        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise DataError(f"{name!r} is no data set. {hint}There are: {', '.join(known)}.")
+    if (path is not None) != (name == "csv"):
+        raise DataError(
+            "csv: needs the path of your table."
+            if path is None
+            else f"{name}: takes no path; its files belong into {fetch.cache_folder() / name}. "
+            "A table of your own is the data set csv."
+        )
+    if path is not None:
+        return _own_table(path)
+    if name in _EMBEDDED:
+        return _EMBEDDED[name]()
+    folder, source = fetch.ensure(RECIPES[name], offline=offline, report=report, progress=progress)
+    return _FETCHED[name](folder, source)
+
+
+def _idx_images(folder: Path, source: str) -> Dataset:
+    def split(part: str) -> Split:
+        images = readers.read_idx(folder / f"{part}-images-idx3-ubyte")
+        labels = readers.read_idx(folder / f"{part}-labels-idx1-ubyte")
+        return Split(images[:, None], labels.astype(np.int64))
+
+    mean, std = _MEAN_STD[folder.name]
+    return Dataset(folder.name, split("train"), split("t10k"), 10, "image", source, mean, std)
+
+
+def _cifar(folder: Path, source: str) -> Dataset:
+    batches = [readers.read_cifar_batch(folder / f"data_batch_{i}.bin") for i in range(1, 6)]
+    train = Split(
+        np.concatenate([images for images, _ in batches]),
+        np.concatenate([labels for _, labels in batches]),
+    )
+    test = Split(*readers.read_cifar_batch(folder / "test_batch.bin"))
+    return Dataset("cifar-10", train, test, 10, "image", source, *_MEAN_STD["cifar-10"])
+
+
+def _adult(folder: Path, source: str) -> Dataset:
+    train = Split(*readers.read_adult(folder / "adult.data"))
+    test = Split(*readers.read_adult(folder / "adult.test"))
+    return Dataset("adult", train, test, 2, "tabular", source)
+
+
+# LEAF's alphabet; a character that is not in it is left out.
+ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+WINDOW = 80  # characters that a model sees
+STRIDE = 8  # LEAF has a window at each character: eight times the records of the same text
+
+
+def _shakespeare(folder: Path, source: str) -> Dataset:
+    """Windows of 80 characters and the next one, by role; each role's last fifth is for testing."""
+    code = np.full(128, 255, np.uint8)
+    code[np.frombuffer(ALPHABET.encode(), np.uint8)] = np.arange(len(ALPHABET))
+    texts: list[Bytes] = []
+    owners: list[str] = []
+    train, test, owner = [], [], []  # starts of windows in all texts together
+    offset = 0
+    for role, words in readers.read_plays(folder / "plays.txt").items():
+        text = code[np.frombuffer(words.encode(), np.uint8)]
+        text = text[text != 255]
+        starts = np.arange(0, text.size - WINDOW, STRIDE)
+        if starts.size < 2:
+            continue
+        cut = max(1, starts.size * 4 // 5)
+        # A test window may not overlap the characters that training has seen, labels included.
+        unseen = starts[starts > starts[cut - 1] + WINDOW]
+        train.append(starts[:cut] + offset)
+        test.append(unseen + offset)
+        owner.append(np.full(cut, len(owners)))
+        owners.append(role)
+        texts.append(text)
+        offset += text.size
+    together = np.concatenate(texts)
+    windows = np.lib.stride_tricks.sliding_window_view(together, WINDOW)
+
+    def split(parts: list[Ints]) -> Split:
+        starts = np.concatenate(parts)
+        return Split(windows[starts], together[starts + WINDOW].astype(np.int64))
+
+    return Dataset(
+        "shakespeare",
+        split(train),
+        split(test),
+        len(ALPHABET),
+        "text",
+        source,
+        owner=np.concatenate(owner).astype(np.int64),
+        owners=tuple(owners),
+    )
+
+
+_IN_SCIKIT_LEARN = "embedded in scikit-learn"
+
+
+def _scikit_learn(name: str) -> tuple[Floats, Ints]:
+    try:
+        from sklearn import datasets
+    except ImportError:
+        raise DataError(
+            "digits and breast-cancer come with scikit-learn, which is not installed: "
+            "pip install 'discretion[torch]'"
+        ) from None
+    features, labels = getattr(datasets, f"load_{name}")(return_X_y=True)
+    return features.astype(np.float32), labels.astype(np.int64)
+
+
+def _digits() -> Dataset:
+    features, labels = _scikit_learn("digits")
+    # 0..16 in the file; 0..255 like every other picture here.
+    images = np.rint(features * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
+    train, test = _split(images, labels, _test_fifth(len(labels), None))
+    return Dataset("digits", train, test, 10, "image", _IN_SCIKIT_LEARN, *_MEAN_STD["digits"])
+
+
+# What each of the ten measures can be at most, about, for a cell's mean, standard error and worst:
+# radius, texture, perimeter, area, smoothness, compactness, concavity, concave points, symmetry,
+# fractal dimension. Fixed by hand, never computed from the records.
+_BREAST_CANCER_SCALES = np.array(
+    [
+        [30, 40, 200, 2500, 0.2, 0.4, 0.5, 0.2, 0.4, 0.1],
+        [3, 5, 25, 500, 0.05, 0.2, 0.4, 0.05, 0.1, 0.03],
+        [40, 50, 250, 4000, 0.25, 1, 1.5, 0.3, 0.7, 0.2],
+    ],
+    np.float32,
+).ravel()
+
+
+def _breast_cancer() -> Dataset:
+    features, labels = _scikit_learn("breast_cancer")
+    scaled = features / _BREAST_CANCER_SCALES
+    train, test = _split(scaled, labels, _test_fifth(len(labels), None))
+    return Dataset("breast-cancer", train, test, 2, "tabular", _IN_SCIKIT_LEARN)
+
+
+def _own_table(path: Path) -> Dataset:
+    """Features are used as they are: scale them by public constants before."""
+    table = readers.read_table(path)
+    found = _ordered(table.labels)
+    if len(found) < 2:
+        raise DataError(f"{path}: the labels are {', '.join(found)}; expected at least two")
+    labels = _numbered(table.labels, found)
+    owners = _ordered(table.clients or ())
+    owner = None if table.clients is None else _numbered(table.clients, owners)
+    is_test = _test_fifth(len(labels), owner)
+    if not is_test.any():
+        raise DataError(
+            f"{path}: {len(labels)} records, too few for a test set; expected at least 5 and, "
+            "with a column `client`, more than one for some client"
+        )
+    train, test = _split(table.features, labels, is_test)
+    return Dataset(
+        "csv",
+        train,
+        test,
+        classes=len(found),
+        kind="tabular",
+        source=f"your table {path}, labels {', '.join(found[:20])} as 0, 1, ...",
+        owner=None if owner is None else owner[~is_test],
+        owners=owners,
+    )
+
+
+def _ordered(cells: Sequence[str]) -> tuple[str, ...]:
+    """The different cells, in the order of numbers if all are numbers."""
+    try:
+        return tuple(sorted(set(cells), key=float))
+    except ValueError:
+        return tuple(sorted(set(cells)))
+
+
+def _numbered(cells: Sequence[str], words: Sequence[str]) -> Ints:
+    index = {word: i for i, word in enumerate(words)}
+    return np.array([index[cell] for cell in cells], np.int64)
+
+
+def _test_fifth(count: int, owner: Ints | None) -> npt.NDArray[np.bool_]:
+    """(n,) the records for testing: a fifth, the same each time, that leaves each owner one."""
+    order = np.random.default_rng(0).permutation(count)
+    if owner is not None:
+        first = np.unique(owner[order], return_index=True)[1]
+        order = np.delete(order, first)
+    is_test = np.zeros(count, np.bool_)
+    is_test[order[: count // 5]] = True
+    return is_test
+
+
+def _split(
+    inputs: Bytes | Floats, labels: Ints, is_test: npt.NDArray[np.bool_]
+) -> tuple[Split, Split]:
+    return Split(inputs[~is_test], labels[~is_test]), Split(inputs[is_test], labels[is_test])
+
+
+_FETCHED = {
+    "fashion-mnist": _idx_images,
+    "mnist": _idx_images,
+    "adult": _adult,
+    "cifar-10": _cifar,
+    "shakespeare": _shakespeare,
+}
+_EMBEDDED = {"digits": _digits, "breast-cancer": _breast_cancer}

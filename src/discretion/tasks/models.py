@@ -1,0 +1,298 @@
+"""Build the models that clients train, refuse those that would leak, see them as one vector."""
+
+import math
+from collections.abc import Callable
+from difflib import get_close_matches
+from importlib import import_module
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import is_lazy
+
+from discretion.errors import ModelError
+from discretion.tasks.datasets import Dataset
+
+
+def _linear(dataset: Dataset) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(_features(dataset, "linear"), dataset.classes))
+
+
+def _mlp(dataset: Dataset) -> nn.Module:
+    hidden = nn.Linear(_features(dataset, "mlp"), 64)
+    return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(64, dataset.classes))
+
+
+def _cnn_small(dataset: Dataset) -> nn.Module:
+    channels, height, width = _image(dataset, "cnn_small", smallest=16)
+    rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
+    return nn.Sequential(
+        nn.Conv2d(channels, 10, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(10, 20, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(20 * rows * columns, 50),
+        nn.ReLU(),
+        nn.Linear(50, dataset.classes),
+    )
+
+
+def _cnn(dataset: Dataset) -> nn.Module:
+    channels, height, width = _image(dataset, "cnn", smallest=4)
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * (height // 4) * (width // 4), 512),
+        nn.ReLU(),
+        nn.Linear(512, dataset.classes),
+    )
+
+
+class _LSTMLayer(nn.Module):
+    """One LSTM layer in plain tensor operations, (N, L, inputs) to (N, L, hidden).
+
+    nn.LSTM has no batching rule in torch.func (vmap fails without grad and falls back to a loop
+    with it); this runs about as fast on a CPU. It has one bias where nn.LSTM has two that only
+    act as their sum and would weigh twice in an update; the forget gate's bias starts at 1.
+    """
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(hidden)
+        self.input = nn.Linear(inputs, 4 * hidden)
+        self.recurrent = nn.Linear(hidden, 4 * hidden, bias=False)
+        for weight in (self.input.weight, self.recurrent.weight):
+            nn.init.uniform_(weight, -bound, bound)
+        nn.init.zeros_(self.input.bias)
+        nn.init.ones_(self.input.bias[hidden : 2 * hidden])
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        from_input = self.input(inputs)  # (N, L, 4 hidden), all steps at once
+        output = cell = from_input.new_zeros(len(inputs), self.recurrent.in_features)
+        outputs = []
+        for gates in from_input.unbind(1):
+            enter, forget, candidate, leave = (gates + self.recurrent(output)).chunk(4, dim=1)
+            cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
+            output = leave.sigmoid() * cell.tanh()
+            outputs.append(output)
+        return torch.stack(outputs, dim=1)
+
+
+class _LSTM(nn.Module):
+    """Logits of the next token after each window of tokens (N, L)."""
+
+    def __init__(self, tokens: int, embedding: int = 8, hidden: int = 256) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(tokens, embedding)
+        self.layers = nn.Sequential(_LSTMLayer(embedding, hidden), _LSTMLayer(hidden, hidden))
+        self.output = nn.Linear(hidden, tokens)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.output(self.layers(self.embedding(ids))[:, -1])
+        return logits
+
+
+def _lstm(dataset: Dataset) -> nn.Module:
+    if dataset.kind != "text":
+        raise ModelError(
+            f"lstm: it reads text, but {dataset.name} is {dataset.kind} data. Use mlp or linear."
+        )
+    largest = max(int(s.inputs.max()) for s in (dataset.train, dataset.test) if s.inputs.size)
+    if largest >= dataset.classes:
+        raise ModelError(
+            f"lstm: it predicts the next token, so ids must be below {dataset.classes} (classes), "
+            f"but {dataset.name} has {largest}. Use your own model as package.module:factory."
+        )
+    return _LSTM(dataset.classes)
+
+
+_BUILDERS: dict[str, tuple[Callable[[Dataset], nn.Module], str]] = {
+    "linear": (_linear, "softmax regression"),
+    "mlp": (_mlp, "one hidden layer of 64, for tables and small images"),
+    "cnn_small": (_cnn_small, "two 5x5 convolutions (10, 20) and 50 hidden units, from 16x16"),
+    "cnn": (_cnn, "McMahan et al.'s two 5x5 convolutions (32, 64) and 512 hidden units"),
+    "lstm": (_lstm, "next character: embedding of 8, two LSTM layers of 256"),
+}
+
+
+def names() -> dict[str, str]:
+    """The built-in models, each with one line of description."""
+    return {name: description for name, (_, description) in _BUILDERS.items()}
+
+
+def build(name: str, dataset: Dataset, seed: int) -> nn.Module:
+    """The model of that name, or of the user's own `package.module:factory`, for this data set.
+
+    The model takes float inputs (N, C, H, W) or (N, F), or int64 token ids (N, L), and returns
+    logits (N, classes).
+
+    Guarantees: the same seed gives the same weights; torch's global generator is left as it was;
+    the model has passed `check` and one pass over two blank records.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        if ":" in name:
+            model = _call_factory(name, dataset)
+        elif name in _BUILDERS:
+            model = _BUILDERS[name][0](dataset)
+        else:
+            near = get_close_matches(name, _BUILDERS, n=1, cutoff=0.5)
+            hint = f"Did you mean {near[0]!r}? " if near else ""
+            raise ModelError(
+                f"There is no model {name!r}. {hint}Known: {', '.join(_BUILDERS)}, and your own as "
+                "package.module:factory."
+            )
+        check(model)
+        _try(model, name, dataset)
+    return model
+
+
+def check(model: nn.Module) -> None:
+    """Refuse a model that cannot be trained privately; the message says what to change.
+
+    Guarantees: an accepted model has trainable parameters, all of its parameters are float32, its
+    state dict has nothing else in it, and no layer of torch.nn in it draws random numbers or
+    normalises over the batch.
+    """
+    for name, module in model.named_modules():
+        place = f"{type(module).__name__} at {name!r}" if name else type(module).__name__
+        if isinstance(module, _BatchNorm):
+            raise ModelError(
+                f"{place} mixes the records of a batch and its running statistics would leave the "
+                "client without noise. Use nn.GroupNorm or nn.LayerNorm."
+            )
+        if _draws_random_numbers(module):
+            raise ModelError(
+                f"{place} draws random numbers while training, so that an update could not be "
+                "repeated. Remove it, or set its probability to 0."
+            )
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for name, parameter in parameters.items():
+        if is_lazy(parameter):
+            raise ModelError(f"Parameter {name!r} has no size yet. Do not use lazy layers.")
+        if parameter.dtype != torch.float32:
+            found = f"Parameter {name!r} is {parameter.dtype}"
+            raise ModelError(f"{found}, but must be torch.float32. Call .float() on the model.")
+    if others := [name for name in model.state_dict() if name not in parameters]:
+        raise ModelError(
+            f"The model keeps {', '.join(others)} beside its parameters, which would leave the "
+            "client without noise. If constant, use register_buffer(..., persistent=False); "
+            "otherwise remove it."
+        )
+    if not any(parameter.requires_grad for parameter in parameters.values()):
+        raise ModelError("The model has no trainable parameters. Set requires_grad on some.")
+
+
+def flatten(module: nn.Module) -> npt.NDArray[np.float32]:
+    """A copy (d,) of the trainable parameters, one after the other as in named_parameters."""
+    trainable = [p.detach().cpu().reshape(-1) for p in module.parameters() if p.requires_grad]
+    vector: npt.NDArray[np.float32] = torch.cat(trainable).numpy()
+    return vector
+
+
+def unflatten(vector: npt.NDArray[np.float32] | Tensor, module: nn.Module) -> dict[str, Tensor]:
+    """Views of a vector (d,), or of a stack of them (..., d), as the module's trainable parameters.
+
+    The result is what torch.func.functional_call takes; from a stack (K, d), after vmap. An array
+    that may not be written to is copied first, since torch has no read-only tensors.
+    """
+    if isinstance(vector, np.ndarray):
+        vector = torch.from_numpy(vector if vector.flags.writeable else vector.copy())
+    trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    lengths = [p.numel() for p in trainable.values()]
+    if vector.shape[-1:] != (sum(lengths),) or vector.dtype != torch.float32:
+        found = f"found {vector.dtype} of shape {tuple(vector.shape)}"
+        raise ModelError(f"The model takes {sum(lengths)} torch.float32 numbers, but {found}.")
+    parts = zip(trainable.items(), vector.split_with_sizes(lengths, dim=-1), strict=True)
+    return {name: part.view(*part.shape[:-1], *p.shape) for (name, p), part in parts}
+
+
+def _draws_random_numbers(module: nn.Module) -> bool:
+    if isinstance(module, _DropoutNd):
+        return module.p > 0
+    if isinstance(module, (nn.RNNBase, nn.MultiheadAttention)):
+        return module.dropout > 0
+    if isinstance(module, nn.RReLU):
+        return module.lower != module.upper
+    return isinstance(module, (nn.FractionalMaxPool2d, nn.FractionalMaxPool3d))
+
+
+def _call_factory(name: str, dataset: Dataset) -> nn.Module:
+    module_name, _, factory_name = name.partition(":")
+    try:
+        factory = getattr(import_module(module_name), factory_name)
+    except Exception as error:
+        raise ModelError(
+            f"Model {name!r} cannot be imported: {type(error).__name__}: {error}. Write "
+            "package.module:factory and install the package or put its folder on PYTHONPATH."
+        ) from error
+    try:
+        model = factory(dataset)
+    except Exception as error:
+        raise ModelError(
+            f"Model {name!r} fails when called with the data set {dataset.name}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"Model {name!r} returned a {type(model).__name__}, but must return an nn.Module."
+        )
+    return model
+
+
+def _try(model: nn.Module, name: str, dataset: Dataset) -> None:
+    """One pass over blank records, which finds wrong shapes and randomness that `check` cannot."""
+    dtype = torch.int64 if dataset.kind == "text" else torch.float32
+    blank = torch.zeros(2, *dataset.train.inputs.shape[1:], dtype=dtype)
+    before = torch.get_rng_state()
+    try:
+        with torch.no_grad():
+            logits = model(blank)
+    except Exception as error:
+        raise ModelError(
+            f"Model {name!r} fails on inputs of shape {tuple(blank.shape)} and {dtype}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not torch.equal(before, torch.get_rng_state()):
+        raise ModelError(
+            f"Model {name!r} draws random numbers in forward (functional dropout?), so that an "
+            "update could not be repeated. Remove it."
+        )
+    shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if shape != (2, dataset.classes):
+        raise ModelError(
+            f"Model {name!r} returned {shape} for 2 records, but must return logits of shape "
+            f"(2, {dataset.classes}), one for each class of {dataset.name}."
+        )
+
+
+def _features(dataset: Dataset, model: str) -> int:
+    if dataset.kind == "text":
+        raise ModelError(f"{model}: it cannot read the text of {dataset.name}. Use lstm.")
+    return math.prod(dataset.train.inputs.shape[1:])
+
+
+def _image(dataset: Dataset, model: str, smallest: int) -> tuple[int, int, int]:
+    if dataset.kind != "image":
+        instead = "lstm" if dataset.kind == "text" else "mlp"
+        raise ModelError(
+            f"{model}: it reads images, but {dataset.name} is {dataset.kind} data. Use {instead}."
+        )
+    channels, height, width = dataset.train.inputs.shape[1:]
+    if min(height, width) < smallest:
+        raise ModelError(
+            f"{model}: images must be at least {smallest}x{smallest}, but those of {dataset.name} "
+            f"are {height}x{width}. Use mlp."
+        )
+    return channels, height, width

@@ -1,0 +1,291 @@
+"""Divide the records of a data set among clients, evenly or skewed by label."""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import numpy as np
+import numpy.typing as npt
+
+from discretion.errors import DataError
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+KINDS = {
+    "iid": "every client draws from all records alike",
+    "dirichlet": "each client's shares of the labels are Dirichlet(alpha): small alpha, few labels",
+    "shards": "each client gets shards_per_client runs of the records sorted by label",
+    "mostly_sorted": "iid_percent of each client is iid, the rest is sorted by label",
+    "natural": "one client for each owner named in the data set",
+}
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Which records each client holds; a record is held by one client or by none."""
+
+    index: Ints  # (sum of sizes,) record numbers, client after client
+    start: Ints  # (N+1,) client k holds index[start[k]:start[k+1]]
+
+    @property
+    def clients(self) -> int:
+        return len(self.start) - 1
+
+    @property
+    def sizes(self) -> Ints:  # (N,)
+        return np.diff(self.start)
+
+    def of(self, client: int) -> Ints:
+        """The records of one client."""
+        client = range(self.clients)[client]
+        return self.index[self.start[client] : self.start[client + 1]]
+
+
+def even_sizes(records: int, clients: int, records_per_client: int | None = None) -> Ints:
+    """Sizes that use every record and differ by at most 1, or `records_per_client` for each."""
+    _require_enough(records, clients)
+    if records_per_client is None:
+        return records // clients + (np.arange(clients) < records % clients).astype(np.int64)
+    sizes = np.full(clients, records_per_client, dtype=np.int64)
+    _require_sizes(sizes, records)
+    return sizes
+
+
+def varied_sizes(records: int, clients: int, rng: np.random.Generator) -> Ints:
+    """Sizes proportional to v_k ~ U(0.5, 1.5) that use every record, with at least 1 each.
+
+    The exact shares are rounded down and the records left over go to the largest remainders.
+    Where there are so few records that a share is below 1, that client gets 1 and the clients
+    furthest above their share give.
+    """
+    _require_enough(records, clients)
+    weights = rng.uniform(0.5, 1.5, clients)
+    shares = records * weights / weights.sum()
+    sizes: Ints = np.maximum(1, np.floor(shares)).astype(np.int64)
+    while (missing := records - int(sizes.sum())) != 0:
+        by_shortfall = np.argsort(sizes - shares, kind="stable")  # most short of its share first
+        if missing > 0:
+            sizes[by_shortfall[:missing]] += 1
+        else:
+            can_give = by_shortfall[sizes[by_shortfall] > 1]
+            sizes[can_give[missing:]] -= 1
+    return sizes
+
+
+def iid(labels: Ints, sizes: Ints, rng: np.random.Generator) -> Partition:
+    """Every client draws from all records alike."""
+    chosen = _choose(labels, sizes, rng)
+    return Partition(chosen, _starts(sizes))
+
+
+def dirichlet(labels: Ints, sizes: Ints, rng: np.random.Generator, alpha: float = 0.5) -> Partition:
+    """Each client's shares of the labels are Dirichlet; small alpha gives few labels each.
+
+    With C labels of frequencies f the shares follow Dirichlet(alpha * C * f): the usual symmetric
+    Dirichlet(alpha) on a balanced data set, and iid for large alpha on any data set.
+
+    No record is used twice, so a label can be asked for more often than it exists. Then its
+    records go to the asking places drawn at random, no client before another, and the places
+    that got none ask again by their client's own shares of the labels that still have records;
+    a client without such a share takes what is left in proportion.
+    """
+    if not (np.isfinite(alpha) and alpha > 0):
+        raise DataError(
+            f"dirichlet: alpha is {alpha}, but must be above 0 and finite. Small values (0.1) give "
+            "few labels to each client, large values (100) are nearly iid."
+        )
+    _require_sizes(sizes, _count(labels))
+    _, label, supply = np.unique(labels, return_inverse=True, return_counts=True)
+    shares = rng.dirichlet(alpha * len(supply) * supply / len(labels), size=len(sizes))
+    counts = _dirichlet_counts(shares, sizes, supply, rng)  # (N, C)
+
+    by_label = np.lexsort((rng.random(len(labels)), label))
+    taken = _ranges(_starts(supply)[:-1], counts.sum(axis=0))
+    holder = np.repeat(np.tile(np.arange(len(sizes)), len(supply)), counts.T.ravel())
+    return _grouped(by_label[taken], holder, sizes, rng)
+
+
+def _dirichlet_counts(shares: Floats, sizes: Ints, supply: Ints, rng: np.random.Generator) -> Ints:
+    """(N, C) records of each label for each client: rows sum to sizes, columns within supply."""
+    counts = np.zeros(shares.shape, dtype=np.int64)
+    missing, left = sizes.copy(), supply.copy()
+    while (short := np.flatnonzero(missing)).size:
+        weights = shares[short] * (left > 0)
+        weights[weights.sum(axis=1) < 1e-100] = left  # below that, dividing loses its precision
+        asked = rng.multinomial(missing[short], weights / weights.sum(axis=1, keepdims=True))
+        for label in np.flatnonzero(asked.sum(axis=0) > left):
+            asked[:, label] = rng.multivariate_hypergeometric(
+                asked[:, label], int(left[label]), method="marginals"
+            )
+        counts[short] += asked
+        missing[short] -= asked.sum(axis=1)
+        left -= asked.sum(axis=0)
+    return counts
+
+
+def shards(
+    labels: Ints, sizes: Ints, rng: np.random.Generator, shards_per_client: int = 2
+) -> Partition:
+    """Sort by label, cut into runs and deal `shards_per_client` runs to each client at random.
+
+    McMahan et al. (2017) call it the pathological non-iid partition. Here a client's runs are
+    equal (to 1 record) parts of its own size, so that clients may differ in size. A run has one
+    label, or two where it crosses from one label to the next, as long as no label is rarer than
+    the run is long.
+    """
+    if shards_per_client < 1:
+        raise DataError(f"shards: shards_per_client is {shards_per_client}, but must be 1 or more.")
+    chosen = _choose(labels, sizes, rng)
+    part = np.arange(shards_per_client)
+    runs = sizes[:, None] // shards_per_client + (part < sizes[:, None] % shards_per_client)
+    holder = np.repeat(np.arange(len(sizes)), shards_per_client)
+    return _grouped(_sorted(chosen, labels), _dealt(runs.ravel(), holder, rng), sizes, rng)
+
+
+def mostly_sorted(
+    labels: Ints, sizes: Ints, rng: np.random.Generator, iid_percent: float
+) -> Partition:
+    """`iid_percent` of each client's records are iid, the rest is sorted by label.
+
+    The "s % similarity" of Karimireddy et al. (2020). The sorted records are dealt in one run for
+    each client, to the clients in random order: client numbers say nothing about labels.
+    """
+    if not 0 <= iid_percent <= 100:
+        raise DataError(
+            f"mostly_sorted: iid_percent is {iid_percent}, but must be between 0 (all sorted by "
+            "label) and 100 (all iid)."
+        )
+    chosen = _choose(labels, sizes, rng)
+    alike = np.rint(sizes * (iid_percent / 100)).astype(np.int64)
+    clients = np.arange(len(sizes))
+    records = np.concatenate([chosen[: alike.sum()], _sorted(chosen[alike.sum() :], labels)])
+    holder = np.concatenate([np.repeat(clients, alike), _dealt(sizes - alike, clients, rng)])
+    return _grouped(records, holder, sizes, rng)
+
+
+def natural(owner: Ints, minimum: int = 1) -> Partition:
+    """One client for each owner, in the order of owner numbers, each with all of its records.
+
+    Owners with fewer than `minimum` records are left out.
+    """
+    if minimum < 1:
+        raise DataError(f"natural: minimum is {minimum}, but must be 1 record or more.")
+    if _count(owner) == 0:
+        raise DataError("natural: there are no records to divide.")
+    _, client, sizes = np.unique(owner, return_inverse=True, return_counts=True)
+    kept = sizes >= minimum
+    if not kept.any():
+        raise DataError(
+            f"natural: none of the {len(sizes)} owners has {minimum} records, the largest has "
+            f"{sizes.max()}. Lower minimum."
+        )
+    by_owner = np.argsort(client, kind="stable")
+    return Partition(by_owner[np.repeat(kept, sizes)], _starts(sizes[kept]))
+
+
+def partition(
+    kind: str,
+    labels: Ints,
+    sizes: Ints | None,
+    rng: np.random.Generator,
+    *,
+    owner: Ints | None = None,
+    alpha: float = 0.5,
+    shards_per_client: int = 2,
+    iid_percent: float = 0.0,
+    minimum: int = 1,
+) -> Partition:
+    """The partition of that name; each kind reads only its own options.
+
+    `natural` needs `owner` and takes the sizes from it, so `sizes` must be None; the other kinds
+    need `sizes`.
+    """
+    if kind not in KINDS:
+        near = get_close_matches(kind, KINDS, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise DataError(f"There is no partition {kind!r}. {hint}Known: {', '.join(KINDS)}.")
+    if kind == "natural":
+        if owner is None:
+            others = ", ".join(name for name in KINDS if name != "natural")
+            raise DataError(
+                "natural: this data set does not say who owns which record. "
+                f"Choose another partition: {others}."
+            )
+        if sizes is not None:
+            raise DataError(
+                "natural: the sizes of the clients are how many records each owner has. "
+                "Leave the sizes out or choose another partition."
+            )
+        return natural(owner, minimum)
+    if sizes is None:
+        raise DataError(f"{kind}: the size of each client is missing. Use even or varied sizes.")
+    if kind == "iid":
+        return iid(labels, sizes, rng)
+    if kind == "dirichlet":
+        return dirichlet(labels, sizes, rng, alpha)
+    if kind == "shards":
+        return shards(labels, sizes, rng, shards_per_client)
+    return mostly_sorted(labels, sizes, rng, iid_percent)
+
+
+def _count(labels: Ints) -> int:
+    if labels.ndim != 1:
+        raise DataError(f"Expected one label or owner for each record, found shape {labels.shape}.")
+    return len(labels)
+
+
+def _require_enough(records: int, clients: int) -> None:
+    if clients < 1:
+        raise DataError(f"There must be 1 client or more, found {clients}.")
+    if records < clients:
+        raise DataError(
+            f"{records} records cannot be divided among {clients} clients with at least 1 each. "
+            f"Use at most {records} clients."
+        )
+
+
+def _require_sizes(sizes: Ints, records: int) -> None:
+    if sizes.ndim != 1 or len(sizes) == 0 or not np.issubdtype(sizes.dtype, np.integer):
+        raise DataError(
+            f"The sizes of the clients must be whole numbers, one for each client; found "
+            f"{sizes.dtype} of shape {sizes.shape}."
+        )
+    if sizes.min() < 1:
+        raise DataError(
+            f"Every client needs 1 record or more, but client {sizes.argmin()} has {sizes.min()}."
+        )
+    if (total := int(sizes.sum())) > records:
+        raise DataError(
+            f"The {len(sizes)} clients ask for {total} records, but there are only {records}. "
+            "Use fewer clients or fewer records for each."
+        )
+
+
+def _choose(labels: Ints, sizes: Ints, rng: np.random.Generator) -> Ints:
+    """As many records as the clients hold together, drawn without replacement."""
+    _require_sizes(sizes, _count(labels))
+    return rng.permutation(len(labels))[: sizes.sum()]
+
+
+def _sorted(records: Ints, labels: Ints) -> Ints:
+    return records[np.argsort(labels[records], kind="stable")]
+
+
+def _dealt(runs: Ints, holder: Ints, rng: np.random.Generator) -> Ints:
+    """For each place in the sorted records, who holds it when the runs are laid in random order."""
+    order = rng.permutation(len(runs))
+    return np.repeat(holder[order], runs[order])
+
+
+def _grouped(records: Ints, holder: Ints, sizes: Ints, rng: np.random.Generator) -> Partition:
+    """Collect the records of each holder in random order, so that no client's own are sorted."""
+    return Partition(records[np.lexsort((rng.random(len(records)), holder))], _starts(sizes))
+
+
+def _starts(sizes: Ints) -> Ints:
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes, dtype=np.int64)])
+
+
+def _ranges(first: Ints, counts: Ints) -> Ints:
+    """first[0], first[0] + 1, ... for counts[0] numbers, then the same from first[1], and so on."""
+    return np.arange(counts.sum()) + np.repeat(first - _starts(counts)[:-1], counts)

@@ -1,0 +1,173 @@
+"""What the command line shows: tables that fit 80 columns, progress bars, JSON for machines."""
+
+import inspect
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from discretion.accounting import Certificate
+from discretion.methods import Method
+from discretion.plan import Plan, dump
+from discretion.population import Floats, Population
+from discretion.tasks.datasets import Entry
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+def say(message: str) -> None:
+    """For people, beside the output proper."""
+    err.print(message, markup=False)
+
+
+def print_json(record: dict[str, Any]) -> None:
+    sys.stdout.write(dump(record))
+
+
+def epsilon(value: float) -> str:
+    """Four significant digits, never rounded down: spent must not look smaller than it is."""
+    if math.isinf(value):
+        return "∞"
+    if value == 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return f"{math.ceil(value / unit - 1e-9) * unit:.4g}"
+
+
+def span(values: Floats) -> str:
+    low, high = float(values.min()), float(values.max())
+    if math.isinf(low):
+        return "∞"
+    return f"{low:.4g}" if math.isclose(low, high, rel_tol=1e-3) else f"{low:.3g} to {high:.3g}"
+
+
+def certificate_table(plan: Plan, population: Population, certificate: Certificate) -> Table:
+    """A row for each budget class: what it does and what that costs."""
+    names, member = population.classes()
+    rates = np.stack([plan.release(phase)[0] for phase in plan.phases])  # (phases, N)
+    clips = np.stack([phase.clip for phase in plan.phases])
+    multipliers = np.stack([plan.release(phase)[1] for phase in plan.phases])
+    table = Table(title=f"{plan.method}: {plan.rounds} rounds, {plan.cohort:.4g} clients expected in each")
+    for heading in ("budget", "clients", "rate", "clip", "noise / clip", "spent", "within"):
+        table.add_column(heading, justify="left" if heading == "budget" else "right")
+    for k, name in enumerate(names):
+        mine = member == k
+        spent = certificate.spent[mine]
+        within = bool((spent <= certificate.budget[mine]).all())
+        table.add_row(
+            name,
+            f"{int(mine.sum())}",
+            span(rates[:, mine]),
+            span(clips[:, mine]),
+            span(multipliers[:, mine]),
+            epsilon(float(spent.max())),
+            "[green]yes[/]" if within else "[bold red]no[/]",
+        )
+    return table
+
+
+def statement(certificate: Certificate) -> str:
+    if certificate.promises_nothing:
+        return "No privacy: this plan protects nobody from anybody."
+    return (
+        f"Protects one {certificate.unit}'s whole data ({certificate.adjacency.replace('_', '/')}) "
+        "from the other clients and from whoever sees the released models. The server is trusted: "
+        f"it sees the updates. Counted by {certificate.accountant}."
+    )
+
+
+def certificate_record(plan: Plan, certificate: Certificate) -> dict[str, Any]:
+    over = certificate.overspent
+    return {
+        "method": plan.method,
+        "plan": certificate.plan,
+        "rounds": plan.rounds,
+        "cohort": plan.cohort,
+        "unit": certificate.unit,
+        "adjacency": certificate.adjacency,
+        "accountant": certificate.accountant,
+        "within_budget": len(over) == 0,
+        "overspending": [certificate.clients[i] for i in over],
+        "largest_epsilon": float(certificate.spent.max()),
+        "largest_share_of_budget": float(np.max(certificate.spent / certificate.budget)),
+    }
+
+
+def score(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"{accuracy:.1%}"
+
+
+@contextmanager
+def bars(quiet: bool) -> Iterator[Progress]:
+    """Progress on the error stream, so that output can be piped; nothing where `quiet`."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=err, disable=quiet, transient=False) as progress:
+        yield progress
+
+
+def bar(progress: Progress, title: str, total: float) -> TaskID:
+    return progress.add_task(title, total=total, note="")
+
+
+def fail(message: str, as_json: bool) -> None:
+    if as_json:
+        sys.stderr.write(json.dumps({"error": message}) + "\n")
+    else:
+        err.print("[bold red]discretion:[/] ", end="")
+        err.print(message, markup=False)
+
+
+def methods_table(methods: Sequence[Method]) -> Table:
+    table = Table()
+    for heading in ("name", "unit", "idea"):
+        table.add_column(heading, overflow="fold")
+    for method in methods:
+        table.add_row(method.name, method.unit, f"{method.idea}\n[dim]{method.paper}[/]")
+    return table
+
+
+def method_record(method: Method) -> dict[str, Any]:
+    parameters = {
+        name: None if parameter.default is parameter.empty else parameter.default
+        for name, parameter in method.parameters.items()
+    }
+    fields = ("name", "title", "paper", "idea", "unit", "protects", "reads")
+    return {**{name: getattr(method, name) for name in fields}, "parameters": parameters}
+
+
+def explain_method(method: Method) -> None:
+    out.print(f"[bold]{method.title}[/]  ({method.name})")
+    out.print(method.idea)
+    for label, text in (
+        ("paper", method.paper),
+        ("unit", method.unit),
+        ("protects from", method.protects),
+        ("plans from", method.reads),
+        ("parameters", inspect.getdoc(method.plan) or ""),
+    ):
+        out.print(f"  [dim]{label + ':':15}[/]{text}")
+
+
+def data_table(entries: Sequence[Entry]) -> Table:
+    table = Table()
+    for heading in ("name", "records", "download", "licence", "what"):
+        table.add_column(heading, overflow="fold")
+    for entry in entries:
+        records = "" if entry.records is None else f"{entry.records:,}"
+        size = f"{entry.download / 1e6:.0f} MB" if entry.download else ""
+        table.add_row(entry.name, records, size, entry.licence, entry.about)
+    return table

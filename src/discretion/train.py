@@ -1,0 +1,168 @@
+"""The one training loop: select, update, clip, sum, noise, combine. The only place where noise is drawn."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discretion.accounting import Certificate
+from discretion.errors import LedgerError
+from discretion.ledger import Ledger
+from discretion.plan import Phase, Plan
+from discretion.population import Floats, Ints
+from discretion.streams import Purpose, stream
+
+Vector = NDArray[np.float32]  # (d,) all trainable parameters, one after the other
+Matrix = NDArray[np.float32]  # (k, d)
+
+ROUNDING = 1e-6  # a clipped update ends this much below its bound, so rounding cannot lift it above
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked of the clients of one round."""
+
+    round: int
+    seed: int
+    model: Vector
+    clients: Ints  # (k,) their numbers in the population
+
+
+@dataclass(frozen=True)
+class Updates:
+    """How far some of these clients would move the model, before clipping."""
+
+    clients: Ints  # (k,)
+    change: Matrix  # (k, d)
+
+
+class Clients(Protocol):
+    """Where updates come from: in this process or from elsewhere. Each client asked answers once."""
+
+    def updates(self, order: Order) -> Iterator[Updates]: ...
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the server does with the noisy sums: post-processing, which costs no privacy."""
+
+    learning_rate: float = 1.0
+    momentum: float = 0.0
+
+
+PLAIN = Server()
+
+
+@dataclass(frozen=True)
+class State:
+    round: int  # rounds done
+    model: Vector
+    velocity: Vector
+
+    @classmethod
+    def start(cls, model: Vector) -> "State":
+        return cls(0, model, np.zeros_like(model))
+
+
+def train(
+    plan: Plan,
+    certificate: Certificate,
+    clients: Clients,
+    ledger: Ledger,
+    state: State,
+    *,
+    run: str,
+    seed: int,
+    server: Server = PLAIN,
+    accept_no_privacy: bool = False,
+) -> Iterator[State]:
+    """Do the rounds that are left, and yield the state after each.
+
+    A caller that wants to survive a crash makes the state durable before it asks for the next: only then
+    is the round committed.
+
+    Guarantees:
+        Nothing starts unless the certificate is of this very plan and the ledger admits it.
+        A round is reserved in the ledger before a client is asked for anything.
+        The state after a round depends on nothing but the state before it, the plan and the seed, so a
+        run that was killed and resumed ends with the same model.
+    """
+    certificate.require(plan, accept_no_privacy)
+    ledger.admit(run, plan, accept_no_privacy)
+    on_record = ledger.states(run)
+    if not state.round <= len(on_record) <= state.round + 1:
+        raise LedgerError(
+            f"the ledger has {len(on_record)} rounds of run {run} and the model has {state.round}: "
+            "the run folder was changed or restored from elsewhere. Start a new run."
+        )
+    for number, status in on_record:
+        if status == "reserved" and number <= state.round:
+            ledger.commit(run, number)
+    while state.round < plan.rounds:
+        ledger.reserve(run, state.round + 1)
+        state = next_state(plan, clients, state, seed, server)
+        yield state
+        ledger.commit(run, state.round)
+    ledger.finish(run)
+
+
+def next_state(plan: Plan, clients: Clients, state: State, seed: int, server: Server) -> State:
+    """One round."""
+    number = state.round + 1
+    phase = plan.phases[plan.phase_of(number)]
+    chosen = select(phase, seed, number)
+    sums = clipped_sums(
+        phase, clients.updates(Order(number, seed, state.model, chosen)), chosen, len(state.model)
+    )
+    for pool, std in enumerate(phase.noise):
+        add_noise(sums[pool], float(std), stream(seed, Purpose.NOISE, number, pool))
+    step = phase.weight @ sums
+    velocity = (server.momentum * state.velocity + step).astype(np.float32)
+    model = (state.model + server.learning_rate * velocity).astype(np.float32)
+    return State(number, model, velocity)
+
+
+def select(phase: Phase, seed: int, number: int) -> Ints:
+    """The clients of a round: an independent coin for each, of the probability that is accounted for."""
+    coins = stream(seed, Purpose.COINS, number).random(len(phase.rate))
+    return np.flatnonzero(coins < phase.rate)
+
+
+def clipped_sums(phase: Phase, updates: Iterator[Updates], asked: Ints, size: int) -> Floats:
+    """(P, d) the sum of the clipped updates of each pool.
+
+    Guarantees:
+        A client enters once at most, only if it was asked, and with an update no longer than its clip.
+        An update with a number that is not finite counts as zero.
+    """
+    sums = np.zeros((len(phase.noise), size))
+    waiting = np.zeros(len(phase.rate), dtype=bool)
+    waiting[asked] = True
+    for part in updates:
+        if not waiting[part.clients].all() or len(np.unique(part.clients)) != len(part.clients):
+            raise LedgerError("an update came from a client that was not asked, or came twice")
+        waiting[part.clients] = False
+        factor = clip_factor(part.change, phase.clip[part.clients])
+        change = part.change
+        if not factor.all():  # zero times infinity is not zero
+            change = np.where(factor[:, None] > 0, change, np.float32(0))
+        for pool in np.unique(phase.pool[part.clients]):
+            weight = np.where(phase.pool[part.clients] == pool, factor, 0.0)
+            sums[pool] += weight.astype(np.float32) @ change
+    return sums
+
+
+def clip_factor(change: Matrix, clip: Floats) -> Floats:
+    """(k,) what to multiply each update by, so that its L2 norm is at most its clip; 0 if not finite."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        norm = np.sqrt(np.einsum("kd,kd->k", change, change, dtype=np.float64))
+        factor = np.where(norm > clip * (1 - ROUNDING), clip * (1 - ROUNDING) / norm, 1.0)
+    return np.where(np.isfinite(norm), factor, 0.0)
+
+
+def add_noise(total: Floats, std: float, rng: np.random.Generator) -> None:
+    """Add Gaussian noise to each coordinate, in place."""
+    if std > 0:
+        total += std * rng.standard_normal(len(total))
