@@ -1,3 +1,55 @@
 """Discretion: federated learning where every client keeps its own privacy budget."""
 
+from discretion.accounting import Certificate, Pld, Renyi, certify, noise_multiplier, sampling_rate, spent
+from discretion.budgets import draw as draw_budgets
+from discretion.errors import (
+    BudgetError,
+    ConfigError,
+    DataError,
+    DiscretionError,
+    InputError,
+    LedgerError,
+    ModelError,
+    PlanError,
+    PopulationError,
+)
+from discretion.ledger import Ledger
+from discretion.methods import METHODS, make_plan
+from discretion.plan import Phase, Plan, Steps
+from discretion.population import Population
+from discretion.train import Clients, Order, Server, State, Updates, train
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "METHODS",
+    "BudgetError",
+    "Certificate",
+    "Clients",
+    "ConfigError",
+    "DataError",
+    "DiscretionError",
+    "InputError",
+    "Ledger",
+    "LedgerError",
+    "ModelError",
+    "Order",
+    "Phase",
+    "Plan",
+    "PlanError",
+    "Pld",
+    "Population",
+    "PopulationError",
+    "Renyi",
+    "Server",
+    "State",
+    "Steps",
+    "Updates",
+    "certify",
+    "draw_budgets",
+    "make_plan",
+    "noise_multiplier",
+    "sampling_rate",
+    "spent",
+    "train",
+]

@@ -1,5 +1,6 @@
 """config.toml: every setting of a run, with its default and what it means."""
 
+import copy
 import difflib
 import tomllib
 from collections.abc import Sequence
@@ -108,6 +109,7 @@ def read(path: Path | str, overrides: Sequence[str] = ()) -> Config:
 
 def make(record: dict[str, Any], overrides: Sequence[str] = (), source: str = "settings") -> Config:
     """Settings from a nested dictionary; every problem is reported at once."""
+    record = copy.deepcopy(record)
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:

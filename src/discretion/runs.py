@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,36 +106,55 @@ def divide(config: Config, dataset: Dataset) -> tuple[Population, Partition]:
     """Who takes part, and who holds which records; the same for every method under one seed."""
     data, wanted = config.data, config.population
     declared = Population.from_csv(wanted.csv) if wanted.csv else None
-    labels = dataset.train.labels
-    rng = stream(config.seed, Purpose.PARTITION)
     if data.partition == "natural":
-        sizes = None
-    elif declared is not None:
+        names, partition = _by_owner(dataset, declared)
+    else:
+        names, partition = None, _by_size(config, dataset, declared)
+    if declared is not None:
+        return declared, partition
+    epsilon = budgets.draw(wanted.budgets, partition.clients, stream(config.seed, Purpose.BUDGETS))
+    population = Population.of(epsilon, wanted.delta, partition.sizes)
+    return replace(population, client=names or population.client), partition
+
+
+def _by_size(config: Config, dataset: Dataset, declared: Population | None) -> Partition:
+    data, clients, labels = config.data, config.population.clients, dataset.train.labels
+    rng = stream(config.seed, Purpose.PARTITION)
+    if declared is not None:
         sizes = declared.size
     elif data.sizes == "varied":
-        records = data.records * wanted.clients or len(labels)
-        sizes = partitions.varied_sizes(min(records, len(labels)), wanted.clients, rng)
+        records = data.records * clients or len(labels)
+        sizes = partitions.varied_sizes(min(records, len(labels)), clients, rng)
     else:
-        sizes = partitions.even_sizes(len(labels), wanted.clients, data.records or None)
-    partition = partitions.partition(
+        sizes = partitions.even_sizes(len(labels), clients, data.records or None)
+    return partitions.partition(
         data.partition,
         labels,
         sizes,
         rng,
-        owner=dataset.owner,
         alpha=data.alpha,
         shards_per_client=data.shards_per_client,
         iid_percent=data.iid_percent,
     )
-    if declared is not None:
-        if len(declared) != partition.clients or (declared.size != partition.sizes).any():
+
+
+def _by_owner(dataset: Dataset, declared: Population | None) -> tuple[tuple[str, ...], Partition]:
+    """One client for each owner in the data, in the order of the population if there is one."""
+    owner = dataset.owner
+    names = () if owner is None else tuple(dataset.owners[i] for i in np.unique(owner))
+    if owner is not None and declared is not None:
+        if set(declared.client) != set(names):
+            odd = sorted(set(declared.client) ^ set(names))
             raise DataError(
-                f"{wanted.csv} has {len(declared)} clients of its sizes, but the data set divides "
-                f"into {partition.clients}: the clients and sizes must be those of the partition"
+                f"the population and the data set name different clients, such as {', '.join(odd[:5])}: "
+                f"{len(declared)} in the population, {len(names)} own records in {dataset.name}"
             )
-        return declared, partition
-    epsilon = budgets.draw(wanted.budgets, partition.clients, stream(config.seed, Purpose.BUDGETS))
-    return Population.of(epsilon, wanted.delta, partition.sizes), partition
+        number = {name: i for i, name in enumerate(declared.client)}
+        owner = np.array([number.get(name, -1) for name in dataset.owners])[owner]
+        names = declared.client
+    return names, partitions.partition(
+        "natural", dataset.train.labels, None, np.random.default_rng(), owner=owner
+    )
 
 
 def plan_of(config: Config, population: Population) -> Plan:

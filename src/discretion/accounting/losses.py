@@ -14,12 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy.fft import irfft, rfft
 from scipy.special import ndtr
 
 from discretion.population import Floats, Ints
 
+Complexes = npt.NDArray[np.complex128]
+
 UNIT = 2.0**-53  # relative rounding error of one operation
+NEGLIGIBLE = 1e-25  # amplitude of a frequency, far below the rounding of the others
 FARTHEST = 600.0  # no answer is farther below `aim`: exp() has to stay finite
 
 
@@ -136,39 +140,37 @@ def epsilon(parts: Sequence[tuple[Losses, Floats]], delta: Floats, view: View) -
         - Infinite losses compose as 1 - (1 - infinite)^count.
     """
     size, tilt, spacing = view.size, view.tilt, view.spacing
-    spectrum = np.ones((len(delta), size // 2 + 1), dtype=np.complex128)
-    origin, log_moment, log_finite, noise, rounding = (np.zeros((len(delta), 1)) for _ in range(5))
-    transform = (
-        8 * UNIT * np.log2(size)
-    )  # relative, in the Euclidean norm (Higham 2002, theorem 24.2)
+    origin, log_moment, log_finite, relative, blur = np.zeros((5, len(delta), 1))
+    transform = 8 * UNIT * np.log2(size)  # relative, in the Euclidean norm (Higham 2002, theorem 24.2)
+    spectra = []
     for losses, count in parts:
-        exponent = tilt * spacing * np.arange(losses.mass.shape[1])
+        exponent = tilt * (spacing * np.arange(losses.mass.shape[1]))
         with np.errstate(divide="ignore"):
             weighed = exponent + np.log(losses.mass)
         top = weighed.max(axis=1, keepdims=True)
         weighed = np.exp(weighed - top)
         total = weighed.sum(axis=1, keepdims=True)
         circle = _fold(weighed / total, size)
-        spectrum *= _power(rfft(circle, axis=1), count)
         norm = np.sqrt(size * (circle**2).sum(axis=1, keepdims=True))
-        noise += count * (transform * norm + 8 * UNIT)
+        spectra.append((rfft(circle, axis=1), transform * norm + 8 * UNIT, count))
+        relative += count * UNIT * (64 + 8 * exponent[:, -1:] + 8 * np.abs(top))
+        blur += count * UNIT * (16 + 16 * np.abs(losses.start) + 16 * spacing * losses.mass.shape[1])
         log_moment += count * (top + np.log(total))
         log_finite += count * np.log1p(-losses.infinite)
         origin += count * losses.start
-        rounding += count * UNIT * (64 + 4 * exponent[:, -1:] + 4 * np.abs(top))
-    composed = np.maximum(irfft(spectrum, size, axis=1), 0.0) + noise + transform
-    start = np.floor((view.bottom - origin) / spacing)
-    place = (start.astype(np.int64) + np.arange(size)) % size
+    spectrum, noise = _product(spectra, size)
+    composed = np.maximum(irfft(spectrum, size, axis=1), 0.0)
+    composed += noise + transform * np.sqrt((composed**2).sum(axis=1, keepdims=True))
+    first = np.floor((view.bottom - origin) / spacing)
+    place = (first.astype(np.int64) + np.arange(size)) % size
     composed = np.take_along_axis(composed, place, axis=1)
-    loss = (
-        origin + (start + np.arange(size + 1)) * spacing
-    )  # (K, size + 1): the last is out of view
+    loss = origin + (first + np.arange(size + 1)) * spacing  # (K, size + 1): the last is out of view
     log_scale = log_moment - tilt * (view.aim - origin)
-    rounding += UNIT * (8 * size + 8 * np.abs(log_scale) + 8 * tilt * np.abs(view.aim - origin))
-    scale = np.exp(log_scale + rounding)
+    relative += UNIT * (8 * size + 8 * np.abs(log_moment) + 8 * tilt * np.abs(view.aim - origin))
+    scale = np.exp(log_scale + relative)
     infinite = -np.expm1(log_finite) * (1 + 8 * UNIT)
     found = _root(composed * scale, loss, infinite, scale, delta, view)
-    return found + 8 * UNIT * (np.abs(origin) + np.abs(found))
+    return found + blur + 8 * UNIT * (np.abs(origin) + np.abs(found))
 
 
 def _root(
@@ -182,7 +184,7 @@ def _root(
     """
     tilt, aim = view.tilt, view.aim
     loss, end = loss[:, :-1], loss[:, -1:]
-    least = np.maximum(loss[:, :1], aim - FARTHEST)
+    least = np.maximum(loss[:, :1], aim - FARTHEST / (1 + tilt))
     shift = np.clip(loss - aim, least - aim, FARTHEST)
     # E[(1 - exp(epsilon - loss))+; loss >= end] <= scale exp(-tilt (end - aim)) times the largest value
     # of exp(-tilt y) (end - epsilon + y) over y >= 0, which is at most max(end - epsilon, 1 / tilt)
@@ -197,9 +199,7 @@ def _root(
     left = np.concatenate([beyond + fall, beyond], axis=1)  # the curve one point below each point
     where = (left[:, :-1] > delta).sum(axis=1, keepdims=True)  # the curve falls: these come first
     at = np.maximum(where - 1, 0)
-    room = (delta - np.take_along_axis(left, at + 1, axis=1)) / np.take_along_axis(
-        slope, at, axis=1
-    )
+    room = (delta - np.take_along_axis(left, at + 1, axis=1)) / np.take_along_axis(slope, at, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         root = np.take_along_axis(loss, at, axis=1) + np.log1p(-np.maximum(room, 0.0))
     root = np.where(where == 0, least, np.maximum(root, least))
@@ -218,13 +218,25 @@ def _fold(mass: Floats, size: int) -> Floats:
     return np.asarray(padded.reshape(clients, -1, size).sum(axis=1))
 
 
-def _power(base: np.ndarray, count: Floats) -> np.ndarray:
-    """(K, F) complex numbers to whole (K, 1) powers, by squaring."""
-    left = count.astype(np.int64)
-    result = np.ones_like(base)
-    while True:
-        result = np.where(left & 1, result * base, result)
-        left = left >> 1
-        if not left.any():
-            return result
-        base = base * base
+def _product(spectra: Sequence[tuple[Complexes, Floats, Floats]], size: int) -> tuple[Complexes, Floats]:
+    """The product of (K, F) spectra to whole (K, 1) powers, and a bound (K, 1) on what rounding does to it.
+
+    Each spectrum comes with a bound on its error, (K, 1), and its power. Since
+    |a^n - b^n| <= n |a - b| max(|a|, |b|)^(n - 1), the errors of the product are bounded frequency by
+    frequency; no point of its inverse transform is wrong by more than their mean.
+    High frequencies, where the product is NEGLIGIBLE, are left out.
+    """
+    log_size, share = np.zeros(spectra[0][0].shape), np.zeros(spectra[0][0].shape)
+    for spectrum, error, count in spectra:
+        largest = np.abs(spectrum) + error
+        log_size += count * np.log(largest)
+        share += count * error / largest
+    kept = int(np.flatnonzero((log_size > np.log(NEGLIGIBLE)).any(axis=0))[-1]) + 1
+    noise = 2 * (np.exp(log_size[:, :kept]) * share[:, :kept]).sum(axis=1, keepdims=True) / size
+    product = np.ones((len(noise), kept), dtype=np.complex128)
+    for spectrum, _, count in spectra:
+        left, base = count.astype(np.int64), spectrum[:, :kept]
+        while left.any():
+            product = np.where(left & 1, product * base, product)
+            left, base = left >> 1, base * base
+    return product, noise + NEGLIGIBLE

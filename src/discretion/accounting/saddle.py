@@ -1,0 +1,190 @@
+"""Where the composed privacy loss decides delta, by the saddle point: estimates, which prove nothing."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtri
+
+from discretion.population import Floats, Ints
+
+TOLERANCE, LOOSEST = 2e-4, 8e-4  # share of epsilon that the grid may add; more where it gets long
+COMFORTABLE = 8192  # points of a composed grid
+SIZES = np.sort(np.concatenate([2 ** np.arange(8, 19), 3 * 2 ** np.arange(7, 18)]))
+SHARE = 1e-4  # of delta, that each end of the view may add to it
+NOISE = 1e-12  # rounding of one step in the transforms, as a share of the composed loss
+COARSE = np.geomspace(1e-6, 30.0, 22)  # tilts, per standard deviation of the composed loss
+FINE = np.linspace(0.0, 1.0, 18)  # tilts between two of them
+NODES = 128  # of the quadrature
+CUT = 1e-5  # share of delta, that the ends of the grids of single steps may add to it
+TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Compositions:
+    """S different steps of each of K clients, each taken count times."""
+
+    rate: Floats  # (K, S)
+    multiplier: Floats  # (K, S)
+    count: Floats  # (K, S)
+    delta: Floats  # (K,)
+
+    def of(self, who: Ints) -> "Compositions":
+        return Compositions(self.rate[who], self.multiplier[who], self.count[who], self.delta[who])
+
+    @property
+    def tail(self) -> Floats:
+        """(K, 1) probability of what the grid of a single step may leave out at each end."""
+        return (CUT * self.delta / self.count.sum(axis=1))[:, None]
+
+    def releases(self) -> tuple[Floats, Floats]:
+        """(K, S) the ends of the grid of a single step, as releases in standard deviations."""
+        reach = -ndtri(self.tail)
+        return -reach + 0 / self.multiplier, reach + 1 / self.multiplier
+
+    def range(self) -> tuple[Floats, Floats]:
+        """(K, S) the same as losses above log(1 - rate), or above 0 where the rate is 1."""
+        with np.errstate(all="ignore"):
+            least = np.where(self.rate < 1, np.log1p(-self.rate), 0.0)
+            low, high = (loss(self.rate, self.multiplier, x) - least for x in self.releases())
+        return np.where(self.rate < 1, np.maximum(low, 0.0), low), high
+
+
+def loss(rate: Floats, multiplier: Floats, release: Floats) -> Floats:
+    """Privacy loss of a release, in standard deviations of the noise."""
+    return np.logaddexp(np.log1p(-rate), np.log(rate) + release / multiplier - 0.5 / multiplier**2)
+
+
+@dataclass(frozen=True)
+class Look:
+    """Where to look, [:, 0] when the client is removed, [:, 1] when it is added."""
+
+    tilt: Floats  # (K, 2)
+    aim: Floats  # (K, 2) where epsilon is expected
+    bottom: Floats  # (K, 2)
+    spacing: Floats  # (K,)
+    size: Ints  # (K,)
+
+
+def look(steps: Compositions, known: Floats | None = None) -> Look:
+    """Where the composed loss decides delta.
+
+    With K(t) = log E[exp(t loss)], delta(epsilon) is the integral of exp(K(t) - t epsilon) / (t (1 + t))
+    along any vertical line with t > 0, and is decided where that is least on the real axis: at the saddle
+    point (Alghamdi et al. 2023). `known` are (K, 2) epsilons from an earlier look, which are better.
+    """
+    quadrature = _Quadrature(steps)
+    total = steps.count.sum(axis=1)[:, None, None]
+    log_delta = np.log(steps.delta)[:, None, None]
+    aim = None if known is None else known[..., None]
+    coarse = quadrature.cumulants(np.repeat((COARSE / quadrature.deviation)[:, None], 2, axis=1))
+    at = np.maximum(coarse.strong_enough(log_delta, aim), 2)
+    ends = np.log(_pick(coarse.tilt, at - 2)), np.log(_pick(coarse.tilt, at))
+    fine = quadrature.cumulants(np.exp(ends[0] + (ends[1] - ends[0]) * FINE))
+    at = np.maximum(fine.strong_enough(log_delta, aim), 1)
+    if aim is None:
+        before, after = _pick(fine.log_delta, at - 1), _pick(fine.log_delta, at)
+        part = np.clip((before - log_delta) / np.maximum(before - after, 1e-9), 0.0, 1.0)
+        aim = (1 - part) * _pick(fine.epsilon, at - 1) + part * _pick(fine.epsilon, at)
+        aim = np.maximum(aim, 0.0)
+    saddle, middle = _pick(fine.tilt, at), _pick(fine.mean, at)
+
+    # Connecting the dots a and b adds to K at most count (t + t²) / 2 times the mean of
+    # (loss - a) (b - loss): about spacing² / 6, and at most spacing times the mean of loss - least.
+    allowed = TOLERANCE * np.maximum(aim, 0.1 * middle) + (aim.max(axis=1, keepdims=True) - aim) / 4
+    spacing = np.maximum(
+        np.sqrt(12 * allowed / (total * (saddle + 1))),
+        2 * allowed / ((saddle + 1) * np.abs(middle - quadrature.least)),
+    ).min(axis=1, keepdims=True)
+
+    tilt = np.concatenate([coarse.tilt, fine.tilt], axis=2)  # (K, 2, T)
+    cumulant = np.concatenate([coarse.cumulant, fine.cumulant], axis=2)
+    chernoff = cumulant - tilt * aim
+    small = log_delta + math.log(SHARE) - np.minimum(0.0, np.log(10 / tilt))
+    above = (chernoff - small) / tilt  # what lies this far above the aim is a small share of delta
+    from_below = -small / tilt  # the same of what comes round the circle of this length from below
+    stronger = tilt[:, :, None, :] - tilt[..., None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        from_above = (chernoff[:, :, None, :] - small[..., None]) / stronger
+    from_above = np.where(stronger > 0, from_above, np.inf).min(axis=3)
+    room = 0.5 * np.sqrt(_pick(fine.variance, at))
+    length = np.maximum(np.maximum(above + room, from_below), from_above)
+    variance = np.maximum(np.concatenate([coarse.variance, fine.variance], axis=2), TINY)
+    noise = np.log(NOISE * total / (tilt * (1 + tilt) * np.sqrt(variance)))
+    clean = chernoff + noise < log_delta + math.log(SHARE)
+    best = np.where(clean, length, 1e9 * length).argmin(axis=2)[..., None]
+    tilt, above, length = _pick(tilt, best), _pick(above, best), _pick(length, best)
+    longest = length.max(axis=1)  # (K, 1)
+    need = longest / spacing[:, 0]
+    need = np.clip(need * math.sqrt(TOLERANCE / LOOSEST), np.minimum(need, COMFORTABLE), need)
+    size = SIZES[np.minimum(np.searchsorted(SIZES, need), len(SIZES) - 1)]
+    bottom = aim + np.maximum(above, 0.0) - length
+    return Look(tilt[..., 0], aim[..., 0], bottom[..., 0], (longest / size)[:, 0], size[:, 0])
+
+
+@dataclass(frozen=True)
+class _Cumulants:
+    """(K, 2, T) of the composed loss under each tilt."""
+
+    tilt: Floats
+    cumulant: Floats
+    mean: Floats
+    variance: Floats
+
+    @property
+    def epsilon(self) -> Floats:
+        """Whose saddle point the tilt is."""
+        return self.mean - 1 / self.tilt - 1 / (1 + self.tilt)
+
+    @property
+    def log_delta(self) -> Floats:
+        """At that epsilon."""
+        curvature = self.variance + self.tilt**-2 + (1 + self.tilt) ** -2
+        front = np.log(self.tilt) + np.log1p(self.tilt) + 0.5 * np.log(2 * np.pi * curvature)
+        return self.cumulant - self.tilt * self.epsilon - front
+
+    def strong_enough(self, log_delta: Floats, epsilon: Floats | None) -> Ints:
+        """(K, 2, 1) the first tilt that reaches epsilon, or else brings delta down to this."""
+        enough = self.epsilon >= (0.0 if epsilon is None else epsilon)
+        if epsilon is None:
+            enough &= self.log_delta <= log_delta
+        enough[..., -1] = True
+        return enough.argmax(axis=2)[..., None]
+
+
+def _pick(table: Floats, at: Ints) -> Floats:
+    return np.take_along_axis(table, at, axis=2)
+
+
+class _Quadrature:
+    """The loss of each step at releases that matter, with their probabilities."""
+
+    def __init__(self, steps: Compositions) -> None:
+        low, high = (end[:, :, None] for end in steps.releases())
+        release = low + (high - low) * np.linspace(0.0, 1.0, NODES)  # (K, S, X)
+        with np.errstate(divide="ignore"):
+            removed = loss(steps.rate[:, :, None], steps.multiplier[:, :, None], release)
+            least = (steps.count * np.log1p(-steps.rate)).sum(axis=1)
+        without = -(release**2) / 2
+        without -= np.log(np.exp(without).sum(axis=2, keepdims=True))
+        within = np.exp(without + removed)
+        spread = (within * removed**2).sum(axis=2) - (within * removed).sum(axis=2) ** 2
+        self.deviation = np.sqrt(np.maximum((steps.count * spread).sum(axis=1), TINY))[:, None]
+        self.loss = np.stack([removed, -removed], axis=1)  # (K, 2, S, X)
+        self.log_weight = np.stack([without + removed, without], axis=1)
+        self.least = np.stack([least, -least], axis=1)[..., None]  # (K, 2, 1)
+        self.count = steps.count
+
+    def cumulants(self, tilt: Floats) -> _Cumulants:
+        total = [np.zeros(tilt.shape) for _ in range(3)]
+        for s in range(self.loss.shape[2]):
+            loss, count = self.loss[:, :, s], self.count[:, s, None, None]
+            each = tilt[..., None] * loss[:, :, None] + self.log_weight[:, :, None, s]
+            most = each.max(axis=3, keepdims=True)
+            np.exp(each - most, out=each)
+            moment = each @ np.stack([np.ones_like(loss), loss, loss**2], axis=3)  # (K, 2, T, 3)
+            mean = moment[..., 1] / moment[..., 0]
+            total[0] += count * (np.log(moment[..., 0]) + most[..., 0])
+            total[1] += count * mean
+            total[2] += count * np.maximum(moment[..., 2] / moment[..., 0] - mean**2, 0.0)
+        return _Cumulants(tilt, *total)

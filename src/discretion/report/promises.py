@@ -1,0 +1,223 @@
+"""The second half of the report: who is protected from whom, what is not promised, how to verify it."""
+
+import math
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from discretion.accounting.certify import WHO, Adversary
+from discretion.report import charts, numbers, wording
+from discretion.report.charts import Style
+from discretion.report.comparing import comparable
+from discretion.report.groups import Group
+from discretion.report.markup import badge, facts, fold, note, section, swatch, table, text
+from discretion.report.reading import Run
+
+READERS: dict[Adversary, str] = {
+    "clients": "Other clients",
+    "public": "Whoever sees the models",
+    "server": "The server",
+}
+FEW_CLASSES = 4  # are listed one by one
+MOST_READABLE = 100.0  # epsilon whose exponential is still worth writing down
+
+
+def protection(groups: Sequence[Group], styles: dict[str, Style]) -> str:
+    head = ["Method", *READERS.values()]
+    rows = [[_name(part, styles), *(_protected(part, who) for who in READERS)] for part in groups]
+    certificates = [run.certificate for part in groups for run in part.runs]
+    units = dict.fromkeys(wording.promise(c.unit, c.adjacency) for c in certificates)
+    trust = dict.fromkeys(wording.trusted(c.noise_at) for c in certificates)
+    accountants = dict.fromkeys(c.accountant for c in certificates)
+    meaning = [
+        ("What is protected", text("; ".join(units)).capitalize()),
+        ("What the server is trusted with", text(" ".join(trust))),
+        ("Counted by", f"{text(', '.join(accountants))}<small>over every round of the plan</small>"),
+        ("How to read epsilon", _meaning(groups)),
+    ]
+    who = "; ".join(f"<b>{READERS[name]}</b>: {text(WHO[name])}" for name in READERS)
+    return section(
+        "protection",
+        "Who is protected from whom",
+        "The same plan means something different for each observer. Smaller is stronger.",
+        table(head, rows, "matrix", "Epsilon against each observer, by method"),
+        note([f"{who}."]),
+        facts(meaning),
+    )
+
+
+def _name(part: Group, styles: dict[str, Style]) -> str:
+    return f"{swatch(styles[part.label])}<span>{text(part.label)}</span>"
+
+
+def _protected(part: Group, who: Adversary) -> str:
+    if part.verdict == "broken":
+        return badge("bad", "not certified")
+    values = [mine.against[who] for mine in part.classes]
+    if all(math.isinf(value) for value in values):
+        return f"{badge('plain', 'nothing')}<small>epsilon is infinite</small>"
+    worst = f"<b>ε {numbers.spent(max(values))}</b> at most"
+    if len(set(values)) == 1:
+        return f"{worst}<small>the same for every client</small>"
+    if len(values) > FEW_CLASSES:
+        return f"{worst}<small>the strictest class {numbers.spent(values[0])}</small>"
+    named = (f"{text(mine.name)}: {numbers.spent(mine.against[who])}" for mine in part.classes)
+    return f"{worst}<small>class {'<br>class '.join(named)}</small>"
+
+
+def _meaning(groups: Sequence[Group]) -> str:
+    budgets = [mine.budget for part in groups for mine in part.classes if math.isfinite(mine.budget)]
+    if not budgets:
+        return "Every client’s data are public here."
+    ends = dict.fromkeys((min(budgets), max(budgets)))
+    examples = (f"{_factor(value)} for {numbers.budget(value)}" for value in ends)
+    return (
+        "The chances of anything that an observer can see, with the client’s data and without them, "
+        f"differ by a factor of at most e<sup>ε</sup> (for the budgets here: "
+        f"{text(numbers.listing(examples))}), but for a failure chance delta."
+    )
+
+
+def _factor(epsilon: float) -> str:
+    if epsilon > MOST_READABLE:
+        return "beyond any use"
+    factor = math.exp(epsilon)
+    return numbers.spent(factor, 3) if factor < 1000 else f"about {numbers.power(factor)}"
+
+
+def treatment(groups: Sequence[Group], styles: dict[str, Style]) -> str:
+    head = ["Budget class", "Clients", "Rate", "Clip", "Noise multiplier", "Expected rounds"]
+    blocks = []
+    for part in groups:
+        rows = [
+            [
+                text(mine.name),
+                f"{mine.clients:,}",
+                numbers.span(mine.rate),
+                "none" if math.isinf(mine.clip[0]) else numbers.span(mine.clip),
+                "no noise" if mine.multiplier == (0.0, 0.0) else numbers.span(mine.multiplier),
+                numbers.span(mine.turns),
+            ]
+            for mine in part.classes
+        ]
+        title = f'<h3 class="named">{_name(part, styles)}</h3>'
+        blocks.append(title + table(head, rows, "treatment", f"What each class gets: {text(part.label)}"))
+    return section(
+        "classes",
+        "What each class gets",
+        "<b>Rate</b>: chance of taking part in a round, a secret coin. <b>Clip</b>: bound on the norm of "
+        "an update. <b>Noise multiplier</b>: noise relative to the clip; larger protects more. "
+        "<b>Expected rounds</b>: how often a client takes part on average.",
+        *blocks,
+    )
+
+
+def limits(groups: Sequence[Group]) -> str:
+    runs = [run for part in groups for run in part.runs]
+    items = [
+        (
+            "The test records.",
+            "Accuracy and loss are computed on test records that belong to no client. Nothing is "
+            "promised about those records.",
+        ),
+        (
+            "Tuning.",
+            "Settings such as clip, rate and learning rate were chosen before these runs. If they were "
+            "chosen by looking at the clients’ data, that is not counted here.",
+        ),
+        (
+            "Budgets and sizes.",
+            "The server knows each client’s budget and number of records. They are taken as public.",
+        ),
+        (
+            "Floating-point noise.",
+            "The proof is about real numbers; the noise is made of floating-point numbers, whose gaps "
+            "can in principle be exploited by who sees every bit of a model.",
+        ),
+        (
+            "One person in several clients.",
+            "The promise is to one client. Who has data at several clients is protected less: the "
+            "epsilons of those clients add up for that person, and delta grows.",
+        ),
+    ]
+    if any(run.about.randomness.startswith("simulation") for run in runs):
+        items.insert(
+            0,
+            (
+                "This is a simulation.",
+                "Coins and noise come from the seed in the settings. Whoever knows the seed can remove the "
+                "noise, so the models must be handled as if they had none.",
+            ),
+        )
+    if len(runs) > 1 or any(run.ledger and run.ledger.other_runs for run in runs):
+        items.insert(
+            1,
+            (
+                "Several runs together.",
+                "Each epsilon is that of one run. Who sees the models of several runs on the same data "
+                "learns more than any one of them allows. A ledger that runs share counts them together; "
+                + _sharing(runs),
+            ),
+        )
+    shown = "".join(f"<li><b>{lead}</b> {body}</li>" for lead, body in items)
+    return section("limits", "What is not promised", "", f'<ul class="limits">{shown}</ul>')
+
+
+def _sharing(runs: Sequence[Run]) -> str:
+    shared = sum(1 for run in runs if run.ledger and run.ledger.other_runs)
+    if not shared:
+        return "here every run has a ledger of its own."
+    return f"here {shared} of {numbers.count(len(runs), 'run')} share one with other runs."
+
+
+def verify(groups: Sequence[Group], out: Path) -> str:
+    runs = [run for part in groups for run in part.runs]
+    places = [Path(os.path.relpath(run.folder.resolve(), out.resolve().parent)).as_posix() for run in runs]
+    commands = "\n".join(f"discretion check {shlex.quote(place)}" for place in places)
+    digests = "\n".join(
+        f"{run.plan.digest()}  {place}/plan.json\n{run.population.digest()}  {place}/population.csv"
+        for run, place in zip(runs, places, strict=True)
+    )
+    head = ["Run", "Seed", "State", "Ledger", "Certificate", "Time"]
+    rows = [
+        [
+            text(run.name),
+            f"{run.config.seed}",
+            "finished" if run.finished else f"{run.history.done} of {run.plan.rounds} rounds",
+            _ledger(run),
+            badge("bad", text(run.broken)) if run.broken else "of this plan",
+            numbers.duration(run.history.seconds),
+        ]
+        for run in runs
+    ]
+    figures = "data:text/csv;charset=utf-8," + quote(charts.table(comparable(groups)))
+    configurations = "".join(
+        f"<h3>{text(part.label)}</h3><pre><code>{text(part.first.config.to_toml().strip())}</code></pre>"
+        for part in groups
+    )
+    return section(
+        "verify",
+        "How to verify",
+        "This report repeats what the run folders say. These commands, run in the folder that holds this "
+        "report, count every client’s epsilon again from the plan and compare it with the budgets; with "
+        "<code>--accountant renyi</code> an independent accountant gives a second opinion.",
+        f"<pre><code>{text(commands)}</code></pre>",
+        table(head, rows, "runs", "Runs of this report"),
+        fold(
+            "Digests of plans and populations (SHA-256)",
+            f"<p>For <code>sha256sum --check</code>, in the same folder.</p><pre><code>{text(digests)}</code></pre>",
+        ),
+        fold("Settings (config.toml of the first run of each method)", configurations),
+        f'<p class="actions"><a class="button" download="figures.csv" href="{figures}">'
+        "Download the figures’ data (CSV)</a></p>",
+    )
+
+
+def _ledger(run: Run) -> str:
+    if run.ledger is None:
+        return "none that can be read"
+    open_ = run.ledger.reserved - run.ledger.committed
+    waiting = f", {open_} reserved" if open_ else ""
+    return f"{run.ledger.committed} rounds released{waiting}"

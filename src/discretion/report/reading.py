@@ -1,0 +1,191 @@
+"""Reads run folders, as they are on disk, into plain data; writes nothing into them."""
+
+import json
+import math
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from discretion import config as settings
+from discretion.accounting import Certificate
+from discretion.config import Config
+from discretion.errors import InputError
+from discretion.plan import Plan
+from discretion.population import Floats, Ints, Population
+from discretion.runs import RunFolder, read_history
+
+
+@dataclass(frozen=True)
+class About:
+    """run.json"""
+
+    id: str
+    created: str
+    version: str
+    data: str
+    source: str
+    randomness: str
+
+
+@dataclass(frozen=True)
+class History:
+    """history.jsonl, without who took part: that is on record nowhere."""
+
+    done: int  # rounds
+    seconds: float
+    rounds: Ints  # (E,) those with an evaluation
+    accuracy: Floats  # (E,)
+    loss: Floats  # (E,) infinite where training diverged
+
+
+@dataclass(frozen=True)
+class OnRecord:
+    """What the ledger says of a run."""
+
+    reserved: int  # rounds whose cost is counted, released or not
+    committed: int  # of these, rounds that were released
+    other_runs: int  # further runs that spend from the same budgets
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Path
+    config: Config
+    about: About
+    population: Population
+    plan: Plan
+    certificate: Certificate
+    history: History
+    finished: bool
+    ledger: OnRecord | None  # None where there is no ledger yet, or none that can be read
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Every setting by its dotted name, such as plan.rounds."""
+        return dict(_flat(self.config.model_dump()))
+
+    @cached_property
+    def classes(self) -> tuple[tuple[str, ...], Ints]:
+        """Names of the budget classes, and (N,) each client's class."""
+        names, member = self.population.classes()
+        return tuple(name.replace("ε inf", "public data") for name in names), member
+
+    @cached_property
+    def worst(self) -> Ints:
+        """(C,) in each budget class, the client that spends the largest share of its budget."""
+        names, member = self.classes
+        with np.errstate(invalid="ignore"):
+            share = np.nan_to_num(self.certificate.spent / self.certificate.budget, nan=-1.0)
+        return np.array([np.flatnonzero(member == k)[share[member == k].argmax()] for k in range(len(names))])
+
+    @cached_property
+    def broken(self) -> str:
+        """Why the certificate proves nothing about this run; empty where it fits."""
+        if self.certificate.plan != self.plan.digest():
+            return "the certificate is of another plan"
+        if self.certificate.population != self.population.digest():
+            return "the certificate is of another population"
+        return ""
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """The runs in these folders; a folder that is named twice counts once."""
+    if not folders:
+        raise InputError("there is nothing to report on: name at least one run folder")
+    distinct = {folder.resolve(): folder for folder in folders}
+    return [read_run(folder) for folder in distinct.values()]
+
+
+def read_run(path: Path) -> Run:
+    folder = RunFolder(path)
+    folder.require()
+    config = settings.read(folder.config)
+    about = _about(folder)
+    run = Run(
+        folder=path,
+        config=config,
+        about=about,
+        population=Population.from_csv(folder.population),
+        plan=Plan.from_json(_text(folder.plan)),
+        certificate=Certificate.from_json(_text(folder.certificate)),
+        history=_history(folder),
+        finished=folder.model.exists(),
+        ledger=_on_record(folder.ledger(config), about.id),
+    )
+    if not (run.population.client == run.plan.clients == run.certificate.clients):
+        raise InputError(
+            f"{path}: population, plan and certificate name different clients. "
+            "They are not of one run: restore the folder as it was made."
+        )
+    return run
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InputError(f"cannot read {path}: {problem}") from None
+
+
+def _about(folder: RunFolder) -> About:
+    try:
+        record = json.loads(_text(folder.about))
+        fields = ("id", "created", "discretion", "data", "source", "randomness")
+        return About(*(str(record[name]) for name in fields))
+    except (json.JSONDecodeError, KeyError, TypeError) as problem:
+        raise InputError(f"{folder.about} is not of a run of Discretion: {problem!r}") from None
+
+
+def _history(folder: RunFolder) -> History:
+    try:
+        lines = read_history(folder)
+        by_round = {int(line["round"]): line for line in lines}
+        evaluated = [line for line in by_round.values() if line.get("accuracy") is not None]
+        return History(
+            done=max(by_round, default=0),
+            seconds=sum(float(line.get("seconds", 0.0)) for line in lines),
+            rounds=np.array([int(line["round"]) for line in evaluated], dtype=np.int64),
+            accuracy=np.array([float(line["accuracy"]) for line in evaluated]),
+            loss=np.array([_number(line.get("loss")) for line in evaluated]),
+        )
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as problem:
+        raise InputError(f"{folder.history} cannot be read: {problem!r}") from None
+
+
+def _number(value: Any) -> float:
+    number = math.inf if value is None else float(value)
+    return math.inf if math.isnan(number) else number
+
+
+def _on_record(path: Path, run: str) -> OnRecord | None:
+    """Read-only. A ledger in use has a write-ahead log; one at rest is opened as immutable, because
+    sqlite would otherwise leave such a log behind, in a folder that may be an archive."""
+    in_use = path.with_name(path.name + "-wal").exists()
+    address = f"file:{quote(str(path.absolute()))}?mode=ro" + ("" if in_use else "&immutable=1")
+    states = "SELECT COUNT(*), COALESCE(SUM(state = 'committed'), 0) FROM round WHERE run = ?"
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as ledger:
+            reserved, committed = ledger.execute(states, [run]).fetchone()
+            others = ledger.execute("SELECT COUNT(*) FROM run WHERE id <> ?", [run]).fetchone()[0]
+    except sqlite3.Error:
+        return None
+    return OnRecord(int(reserved), int(committed), int(others))
+
+
+def _flat(section: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in section.items():
+        key = f"{prefix}{name}"
+        found += _flat(value, f"{key}.") if isinstance(value, dict) else [(key, value)]
+    return found

@@ -1,0 +1,132 @@
+"""Sentences that are made from the runs: what was reached, by whom the budgets are used, what to mind."""
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+
+from discretion.report import numbers
+from discretion.report.groups import Estimate, Group
+
+MOST_NAMED = 4  # methods in the first sentence
+ALL_USED = 0.95  # of a budget
+
+
+def title(groups: Sequence[Group]) -> str:
+    data = groups[0].first.about.data
+    if len(groups) == 1:
+        return f"{groups[0].label} on {data}"
+    return f"{len(groups)} methods on {data}"
+
+
+def score(accuracy: Estimate, decimals: int = 1) -> str:
+    spread = "" if accuracy.std is None else f" ± {100 * accuracy.std:.{decimals}f}"
+    return f"{100 * accuracy.mean:.{decimals}f}{spread}{numbers.SPACE}%"
+
+
+def result(groups: Sequence[Group]) -> str:
+    """One sentence or two; starts with the best method that kept every budget."""
+    scored = [part for part in groups if not part.apart and part.accuracy]
+    done = [part for part in scored if part.finished]
+    if not scored:
+        return "No run has been evaluated yet."
+    if not done:
+        return "No run is finished yet. So far: " + "; ".join(_reached(p) for p in scored) + "."
+    kept = [part for part in done if part.verdict == "within"]
+    others = [part for part in done if part.verdict != "within"]
+    first = [f"{_reached(kept[0])} with every client within its own budget"] if kept else []
+    named = first + [_reached(part) + _aside(part) for part in [*kept[1:], *others]]
+    more = len(named) - MOST_NAMED
+    sentence = "; ".join(named[:MOST_NAMED]) + (f"; {more} more in the table." if more > 0 else ".")
+    return sentence + _caution(kept)
+
+
+def _reached(part: Group) -> str:
+    value = numbers.percent(part.accuracy.mean) if part.accuracy else "nothing yet"
+    return f"{part.label} reached {value}"
+
+
+def _aside(part: Group) -> str:
+    if part.verdict == "none":
+        return " without any privacy"
+    if part.verdict == "over":
+        return " but overspends"
+    if part.verdict == "broken":
+        return " but is not certified"
+    return ", with everyone held to the strictest budget" if part.held_to_strictest else ""
+
+
+def _caution(kept: Sequence[Group]) -> str:
+    """Whether the lead of the first over the second is more than chance."""
+    if len(kept) < 2 or not (kept[0].accuracy and kept[1].accuracy):
+        return ""
+    best, second = kept[0].accuracy, kept[1].accuracy
+    if best.std is None or second.std is None:
+        return " With one seed each, how much of the difference is chance is not known."
+    if best.mean - second.mean < best.std + second.std:
+        return " The first two differ by no more than their spread over seeds."
+    return ""
+
+
+def averaging(groups: Sequence[Group]) -> str:
+    counts = sorted({len(part.counted) for part in groups if part.counted})
+    if not counts or counts == [1]:
+        return "One run each: no spread over seeds is known."
+    seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"Mean ± sample standard deviation over {seeds} seeds."
+
+
+def use_of_budgets(part: Group) -> str:
+    """Who uses its budget under this method, in one sentence."""
+    shares = {
+        mine.name: mine.spent / mine.budget
+        for mine in part.classes
+        if math.isfinite(mine.spent) and math.isfinite(mine.budget)
+    }
+    if not shares:
+        return ""
+    least = min(shares, key=shares.__getitem__)
+    low, high = shares[least], max(shares.values())
+    if part.held_to_strictest:
+        rest = f"class {least} uses {at_most(low)} of what it allows"
+        return f"{part.label} holds everyone to the strictest budget: {rest}."
+    if low >= ALL_USED:
+        return f"{part.label} lets every class use its own budget: {at_least(low)} of it or more."
+    return f"{part.label} uses from {at_least(low)} to {at_most(high)} of the classes’ budgets."
+
+
+def at_most(share: float) -> str:
+    return f"{math.ceil(1000 * share) / 10:g}{numbers.SPACE}%"
+
+
+def at_least(share: float) -> str:
+    return f"{math.floor(1000 * share) / 10:g}{numbers.SPACE}%"
+
+
+def when(groups: Sequence[Group]) -> str:
+    moments = sorted(run.about.created for part in groups for run in part.runs)
+    days = [_day(moment) for moment in (moments[0], moments[-1])]
+    return days[0] if days[0] == days[1] else f"{days[0]} to {days[1]}"
+
+
+def _day(moment: str) -> str:
+    try:
+        found = datetime.fromisoformat(moment)
+    except ValueError:
+        return moment
+    return f"{found.day} {found:%B %Y}"
+
+
+def promise(unit: str, adjacency: str) -> str:
+    """What is protected, in plain words."""
+    units = {"client": "one client’s whole data set"}
+    changes = {"add_remove": "present or absent"}
+    return f"{units.get(unit, unit)}: {changes.get(adjacency, adjacency)}"
+
+
+def trusted(noise_at: str) -> str:
+    """What the server could do if it were dishonest."""
+    known = {
+        "server": "It sees every update before the noise, draws the noise, and knows who took part in "
+        "which round. It is trusted to add the noise as planned and to keep the rest to itself."
+    }
+    return known.get(noise_at, noise_at)

@@ -1,0 +1,85 @@
+"""The layout keeps its promises: imports point one way, method names stay at home, no torch in the core."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+from discretion.methods import METHODS
+
+SOURCE = Path(__file__).parent.parent / "src" / "discretion"
+
+# who may import whom, by first part of the module's name within the package
+ALLOWED = {
+    "errors": set(),
+    "population": {"errors"},
+    "streams": set(),
+    "budgets": {"errors", "population"},
+    "plan": {"errors", "population"},
+    "accounting": {"errors", "population", "plan"},
+    "methods": {"errors", "population", "plan", "accounting"},
+    "ledger": {"errors", "population", "plan", "accounting"},
+    "train": {"errors", "population", "plan", "accounting", "ledger", "streams"},
+    "tasks": {"errors"},
+    "clients": {"errors", "population", "train", "streams", "tasks"},
+    "config": {"errors", "plan", "methods"},
+}
+
+
+def imported(path: Path) -> set[str]:
+    """The parts of this package that a file imports."""
+    parts = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "discretion":
+            names = [node.module] if "." in node.module else [f"discretion.{a.name}" for a in node.names]
+            parts |= {name.split(".")[1] for name in names}
+        elif isinstance(node, ast.Import):
+            parts |= {a.name.split(".")[1] for a in node.names if a.name.startswith("discretion.")}
+    return parts - {"__version__"}
+
+
+def files(part: str) -> list[Path]:
+    folder = SOURCE / part
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [SOURCE / f"{part}.py"]
+
+
+def test_imports_point_one_way() -> None:
+    for part, allowed in ALLOWED.items():
+        for path in files(part):
+            beyond = imported(path) - allowed - {part}
+            assert not beyond, f"{path.relative_to(SOURCE)} imports {', '.join(sorted(beyond))}"
+
+
+def test_no_method_is_named_outside_methods() -> None:
+    for path in SOURCE.rglob("*.py"):
+        if "methods" not in path.relative_to(SOURCE).parts:
+            text = path.read_text(encoding="utf-8").lower()
+            found = [name for name in METHODS if name in text]
+            assert not found, f"{path.relative_to(SOURCE)} names {', '.join(found)}"
+
+
+def test_the_core_needs_no_torch() -> None:
+    core = ["population", "budgets", "plan", "accounting", "ledger", "methods", "train", "config", "cli"]
+    script = (
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name.split('.')[0] in ('torch', 'sklearn'):\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        + "".join(f"import discretion.{name}\n" for name in core)
+        + "print('imported')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "imported", done.stderr
+
+
+def test_noise_is_drawn_in_one_place_only() -> None:
+    """Outside the loop and the simulation of populations nobody draws Gaussian numbers."""
+    drawing = {"normal", "standard_normal", "randn", "randn_like", "normal_", "multivariate_normal"}
+    for path in SOURCE.rglob("*.py"):
+        names = {
+            node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)
+        }
+        if path.name not in ("train.py", "budgets.py"):
+            assert not names & drawing, path.relative_to(SOURCE)

@@ -1,0 +1,203 @@
+"""The command line as people and machines use it: output, JSON, exit codes, errors that say what to do."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from discretion import cli
+from discretion.methods import METHODS
+from discretion.plan import Plan
+from discretion.runs import RunFolder
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Done]
+
+
+@pytest.fixture
+def discretion(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*words: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["discretion", *words])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def people(discretion: Cli, tmp_path: Path) -> Path:
+    path = tmp_path / "population.csv"
+    path.write_text(discretion("population", "groups:2,4,8", "--clients", "12").out)
+    return path
+
+
+def test_every_command_explains_itself(discretion: Cli) -> None:
+    done = discretion("--help")
+    assert done.code == 0
+    for command in (
+        "demo",
+        "init",
+        "population",
+        "plan",
+        "check",
+        "run",
+        "compare",
+        "report",
+        "methods",
+        "data",
+    ):
+        assert command in done.out
+        helped = discretion(command, "--help")
+        assert helped.code == 0 and "Usage: discretion " + command in helped.out
+        assert all(len(line) <= 80 for line in helped.out.splitlines())
+    assert discretion("--version").out.startswith("discretion ")
+
+
+def test_a_population_is_printed_as_csv(discretion: Cli, people: Path) -> None:
+    lines = people.read_text().splitlines()
+    assert lines[0] == "client,epsilon,delta,size" and len(lines) == 13
+    wrong = discretion("population", "gruops:1,2")
+    assert wrong.code == 2 and "unknown budget mix" in wrong.err
+
+
+def test_plan_then_check(discretion: Cli, people: Path) -> None:
+    made = discretion("plan", "idp_fedavg", str(people), "--rounds", "5", "--rate", "0.5", "-o", "plan.json")
+    assert made.code == 0 and "ε 2" in made.out and "yes" in made.out
+    assert "server is trusted" in " ".join(made.out.split())
+    assert all(len(line) <= 80 for line in made.out.splitlines())
+    checked = discretion("check", "plan.json", str(people), "--json")
+    assert checked.code == 0
+    record = json.loads(checked.out)
+    assert record["within_budget"] and record["overspending"] == []
+    assert 0.995 < record["largest_share_of_budget"] <= 1
+
+
+def test_check_names_who_would_overspend(discretion: Cli, people: Path, tmp_path: Path) -> None:
+    """The noise cut by a fifth: exit code 3, the names, the numbers and what to do."""
+    discretion("plan", "idp_fedavg", str(people), "--rounds", "5", "--rate", "0.5", "-o", "plan.json")
+    path = tmp_path / "plan.json"
+    noise = repr(float(Plan.from_json(path.read_text()).phases[0].noise[0]))
+    path.write_text(path.read_text().replace(noise, repr(0.8 * float(noise))))
+    done = discretion("check", "plan.json", str(people))
+    assert done.code == 3
+    words = " ".join(done.err.split())
+    assert "12 of 12 clients would overspend" in words and "worst is client c" in words
+    assert "budget" in words and "Lower rounds" in words
+    machine = discretion("check", "plan.json", str(people), "--json")
+    assert machine.code == 3
+    assert len(json.loads(machine.out)["overspending"]) == 12
+    assert "overspend" in json.loads(machine.err)["error"]
+
+
+def test_a_second_accountant_never_finds_less(discretion: Cli, people: Path) -> None:
+    discretion("plan", "dp_fedavg", str(people), "--rounds", "5", "--rate", "0.5", "-o", "plan.json")
+    tight, loose = (
+        json.loads(discretion("check", "plan.json", str(people), "--accountant", name, "--json").out)
+        for name in ("pld", "renyi")
+    )
+    assert tight["largest_epsilon"] < loose["largest_epsilon"] < 1.5 * tight["largest_epsilon"]
+    assert discretion("check", "plan.json", str(people), "--accountant", "guess").code == 2
+
+
+def test_init_then_run_then_report(discretion: Cli, small_config: Path, tmp_path: Path) -> None:
+    assert discretion("init", "new.toml").code == 0
+    again = discretion("init", "new.toml")
+    assert again.code == 2 and "exists already" in again.err
+    done = discretion("run", str(small_config), "--out", "runs/one", "-c", "plan.rounds=3")
+    assert done.code == 0, done.err
+    run = RunFolder(tmp_path / "runs" / "one")
+    assert run.model.exists() and run.report.exists()
+    assert "rounds = 3" in run.config.read_text()
+    assert "report.html" in done.err.replace("\n", "")
+    checked = discretion("check", "runs/one")
+    assert checked.code == 0 and "yes" in checked.out
+    assert discretion("run", "runs/one", "--resume", "--json").code == 0
+    for words, message in (
+        (("run", str(small_config), "--out", "runs/one"), "in use"),
+        (("run", "runs/one"), "--resume"),
+        (("run", "runs/one", "--resume", "-c", "seed=3"), "keeps its settings"),
+        (("compare", "nowhere"), "no run in"),
+        (("check", "plan.json"), "give the population"),
+        (("check", "nowhere.json", str(run.population)), "cannot read"),
+        (("run", "nothing.toml"), "cannot read"),
+        (("run", str(small_config), "-c", "plan.roundz=3"), "did you mean plan.rounds?"),
+    ):
+        refused = discretion(*words)
+        assert refused.code == 2, words
+        assert message in " ".join(refused.err.split()), refused.err
+    assert discretion("report", "runs/one", "--out", "again.html").code == 0
+    assert (tmp_path / "again.html").stat().st_size > 10_000
+
+
+def test_compare_shows_runs_side_by_side(discretion: Cli, small_config: Path) -> None:
+    for method in ("dp_fedavg", "idp_fedavg"):
+        changes = ["-c", "plan.rounds=2", "-c", f"plan.method={method}"]
+        assert discretion("run", str(small_config), "--out", f"runs/{method}", *changes, "--json").code == 0
+    shown = discretion("compare", "runs")
+    assert shown.code == 0 and "DP-FedAvg" in shown.out and "IDP-FedAvg" in shown.out
+    assert all(len(line) <= 80 for line in shown.out.splitlines())
+    record = json.loads(discretion("compare", "runs/dp_fedavg", "runs/idp_fedavg", "--json").out)
+    assert len(record["methods"]) == 2
+
+
+def test_no_privacy_is_refused_and_said(discretion: Cli, small_config: Path, people: Path) -> None:
+    done = discretion("run", str(small_config), "-c", "plan.method=fedavg", "--out", "runs/open")
+    assert done.code == 3 and "accept_no_privacy" in done.err
+    shown = discretion("plan", "fedavg", str(people))
+    assert "protects nobody" in shown.out and "∞" in shown.out
+
+
+def test_a_damaged_run_folder_is_told_from_a_good_one(
+    discretion: Cli, small_config: Path, tmp_path: Path
+) -> None:
+    assert discretion("run", str(small_config), "--out", "r", "-c", "plan.rounds=2", "--json").code == 0
+    run = RunFolder(tmp_path / "r")
+    run.plan.write_text(run.plan.read_text().replace('"rounds": 2', '"rounds": 1'))
+    done = discretion("check", "r")
+    assert done.code == 2 and "changed after it was certified" in done.err.replace("\n", " ")
+
+
+def test_methods_are_listed_and_explained(discretion: Cli) -> None:
+    listed = discretion("methods")
+    assert all(name in listed.out for name in METHODS)
+    one = discretion("methods", "idp_fedavg")
+    assert "Boenisch" in one.out and "clip" in one.out
+    record = json.loads(discretion("methods", "dp_fedavg", "--json").out)["methods"][0]
+    assert set(record["parameters"]) == {"rounds", "rate", "clip"}
+    wrong = discretion("methods", "fedavgg")
+    assert wrong.code == 2 and "Did you mean" in wrong.err
+
+
+def test_data_is_listed_and_fetched(discretion: Cli) -> None:
+    assert "fashion-mnist" in discretion("data").out
+    assert {entry["name"] for entry in json.loads(discretion("data", "--json").out)["data"]} >= {
+        "digits",
+        "csv",
+    }
+    assert "1,438 training" in discretion("data", "digits").out.replace("\n", " ")
+    assert json.loads(discretion("data", "digits", "--json").out)["train"] == 1438
+
+
+def test_an_interrupt_says_that_nothing_is_lost(discretion: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "app", interrupted)
+    done = discretion("demo")
+    assert done.code == 130 and "Nothing is lost" in done.err

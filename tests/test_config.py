@@ -1,0 +1,85 @@
+"""config.toml: what is wrong is said all at once, with the nearest right name."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from discretion import config
+from discretion.errors import ConfigError
+
+
+def test_the_template_is_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(config.template(), encoding="utf-8")
+    assert config.read(path) == config.Config()
+    assert config.template().count("#") > 25  # a comment on each setting
+
+
+def test_the_resolved_settings_read_back_the_same(tmp_path: Path) -> None:
+    made = config.make({"plan": {"rounds": 7, "options": {"groups": 3}}, "seed": 5}, ["train.epochs=2"])
+    path = tmp_path / "config.toml"
+    path.write_text(made.to_toml(), encoding="utf-8")
+    assert config.read(path) == made
+    assert made.plan.options == {"groups": 3} and made.train.epochs == 2
+
+
+def test_overrides_are_read_as_toml_or_as_text() -> None:
+    made = config.make(
+        {},
+        ["plan.rate=0.5", "train.accept_no_privacy=true", "model.name=cnn", 'data.name="mnist"', "seed = 7"],
+    )
+    assert made.plan.rate == 0.5 and made.train.accept_no_privacy
+    assert made.model.name == "cnn" and made.data.name == "mnist" and made.seed == 7
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"plan": {"roundss": 3}}, "plan.roundss: unknown setting; did you mean plan.rounds?"),
+        ({"rounds": 3}, "rounds: unknown setting; did you mean plan.rounds?"),
+        ({"zzzzzz": 3}, "known are seed, ledger, population.csv"),
+        ({"plan": {"rate": 1.5}}, "plan.rate: input should be less than or equal to 1, found 1.5"),
+        ({"plan": {"rounds": "many"}}, "plan.rounds: input should be a valid integer"),
+        ({"population": {"delta": float("nan")}}, "population.delta"),
+    ],
+)
+def test_bad_settings_are_explained(record: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as problem:
+        config.make(dict(record))
+    assert message in str(problem.value)
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    with pytest.raises(ConfigError) as problem:
+        config.make({"plan": {"rate": 2, "clipp": 1}, "train": {"epochs": 0}})
+    for name in ("plan.rate", "plan.clipp", "train.epochs"):
+        assert name in str(problem.value)
+
+
+@pytest.mark.parametrize("override", ["plan.rounds", "seed.x=3"])
+def test_overrides_that_make_no_sense(override: str) -> None:
+    with pytest.raises(ConfigError, match="-c "):
+        config.make({"seed": 1}, [override])
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        config.read(tmp_path / "nothing.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[plan\nrounds = 3")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        config.read(broken)
+
+
+def test_the_demo_setting_is_valid() -> None:
+    from discretion.experiments import demo_text
+
+    record = tomllib.loads(demo_text())
+    record.pop("study")
+    fallback = record.pop("fallback")
+    config.make(record)
+    fallback.pop("title")
+    for section, settings in fallback.items():
+        record[section].update(settings)
+    assert config.make(record).data.name == "digits"

@@ -1,0 +1,291 @@
+"""Run folders: all or nothing, and after a crash at any moment the same model and an honest ledger."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from discretion import config
+from discretion.accounting import Certificate
+from discretion.errors import BudgetError, ConfigError, DataError, InputError, PlanError
+from discretion.ledger import Ledger
+from discretion.plan import Plan
+from discretion.population import Population
+from discretion.runs import Progress, RunFolder, divide, execute, load_data, prepare, read_history
+
+FILES = {
+    "config.toml",
+    "population.csv",
+    "plan.json",
+    "certificate.json",
+    "run.json",
+    "ledger.sqlite",
+    "history.jsonl",
+    "model.safetensors",
+}
+
+
+def make_run(settings: Path, folder: Path, *changes: str) -> RunFolder:
+    made = config.read(settings, changes)
+    run = RunFolder(folder)
+    prepare(made, run, load_data(made))
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run that was never interrupted."""
+    from conftest import SMALL
+
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "config.toml").write_text(SMALL, encoding="utf-8")
+    run = make_run(folder / "config.toml", folder / "run")
+    execute(run)
+    return run
+
+
+def same_end(run: RunFolder, whole: RunFolder) -> None:
+    """The same model bit for bit, the same history, and a ledger that says what was certified."""
+    assert run.model.read_bytes() == whole.model.read_bytes()
+    assert not run.checkpoint.exists()
+    ours, theirs = (
+        [(line["round"], line["accuracy"], line["loss"]) for line in read_history(r)] for r in (run, whole)
+    )
+    assert ours == theirs
+    with Ledger(run.path / "ledger.sqlite", Population.from_csv(run.population)) as ledger:
+        identity = json.loads(run.about.read_text())["id"]
+        assert ledger.states(identity) == [(t, "committed") for t in range(1, 9)]
+        certificate = Certificate.from_json(run.certificate.read_text())
+        np.testing.assert_array_equal(ledger.spent(), certificate.spent)
+
+
+def test_a_run_folder_has_every_part(whole: RunFolder) -> None:
+    assert {path.name for path in whole.path.iterdir()} >= FILES
+    history = read_history(whole)
+    assert [line["round"] for line in history] == list(range(1, 9))
+    assert history[-1]["accuracy"] > 0.3  # it learns: guessing is right one time in ten
+    assert config.read(whole.config).plan.rounds == 8
+    assert not list(whole.path.parent.glob(".*"))  # no drafts left behind
+
+
+def test_nothing_says_who_took_part(whole: RunFolder) -> None:
+    assert set(read_history(whole)[0]) == {"round", "accuracy", "loss", "seconds"}
+    assert "participants" not in (whole.path / "ledger.sqlite").read_bytes().decode("latin1")
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(
+    small_config: Path, tmp_path: Path, whole: RunFolder
+) -> None:
+    again, other = (
+        make_run(small_config, tmp_path / "again"),
+        make_run(small_config, tmp_path / "o", "seed=4"),
+    )
+    for run in (again, other):
+        execute(run)
+    same_end(again, whole)
+    assert other.model.read_bytes() != whole.model.read_bytes()
+
+
+def test_executing_a_finished_run_changes_nothing(whole: RunFolder) -> None:
+    before = {path: path.stat().st_mtime_ns for path in whole.path.glob("*.s*")}
+    execute(whole)
+    assert {path: path.stat().st_mtime_ns for path in whole.path.glob("*.s*")} == before
+
+
+# where a process can die: the name of a function of runs or ledger, and whether before or after it
+POINTS = [
+    ("ledger.Ledger.reserve", "before"),
+    ("ledger.Ledger.reserve", "after"),
+    ("runs._append", "before"),
+    ("runs._append", "after"),
+    ("runs._write_checkpoint", "after"),
+    ("ledger.Ledger.commit", "after"),
+    ("ledger.Ledger.finish", "before"),
+]
+
+CRASH = """
+import functools, os, sys
+from pathlib import Path
+import discretion.ledger, discretion.runs
+folder, target, when, turn = sys.argv[1:]
+owner = eval("discretion." + target.rpartition(".")[0])
+name = target.rpartition(".")[2]
+original, calls = getattr(owner, name), 0
+
+@functools.wraps(original)
+def dying(*arguments, **named):
+    global calls
+    calls += 1
+    if calls == int(turn) and when == "before":
+        os._exit(9)
+    result = original(*arguments, **named)
+    if calls == int(turn) and when == "after":
+        os._exit(9)
+    return result
+
+setattr(owner, name, dying)
+discretion.runs.execute(discretion.runs.RunFolder(Path(folder)))
+"""
+
+
+@pytest.mark.parametrize(("target", "when"), POINTS)
+def test_a_crash_at_each_point_is_survived(
+    target: str, when: str, small_config: Path, tmp_path: Path, whole: RunFolder
+) -> None:
+    run = make_run(small_config, tmp_path / "run")
+    turn = "1" if target.endswith("finish") else "4"
+    died = subprocess.run([sys.executable, "-c", CRASH, str(run.path), target, when, turn])
+    assert died.returncode == 9
+    never_under_counts(run)
+    execute(run)
+    same_end(run, whole)
+
+
+def never_under_counts(run: RunFolder) -> None:
+    """Every round whose model or history exists is on record."""
+    with Ledger(run.path / "ledger.sqlite", Population.from_csv(run.population)) as ledger:
+        recorded = len(ledger.states(json.loads(run.about.read_text())["id"]))
+    assert recorded >= len(read_history(run))
+
+
+def test_killed_ten_times_at_random_moments_it_ends_as_if_never_killed(
+    small_config: Path, tmp_path: Path, whole: RunFolder
+) -> None:
+    """By signal 9, through the command line, from before the folder exists until the end."""
+    run = RunFolder(tmp_path / "killed")
+    command = [sys.executable, "-m", "discretion", "run", str(small_config), "--out", str(run.path)]
+    chance = random.Random(0)
+    kills = 0
+    for _ in range(100):
+        process = subprocess.Popen([*command, "--resume", "--json"], stdout=subprocess.DEVNULL)
+        if kills < 10:
+            seen = read_history(run) if run.about.exists() else []
+            end = time.monotonic() + chance.uniform(0.5, 30)
+            # wait for one more round than before, or for a while, then strike within a round's time
+            while time.monotonic() < end and process.poll() is None:
+                if len(read_history(run)) > len(seen):
+                    break
+                time.sleep(0.002)
+            time.sleep(chance.uniform(0, 0.05))
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+        process.wait()
+        if run.about.exists():
+            never_under_counts(run)
+        if run.model.exists() and process.returncode == 0:
+            break
+    assert kills >= 5  # a fast machine may finish before the tenth
+    same_end(run, whole)
+
+
+def test_only_one_process_may_run_it(small_config: Path, tmp_path: Path) -> None:
+    run = make_run(small_config, tmp_path / "run")
+
+    def meanwhile(progress: Progress) -> None:
+        if progress.round == 1:
+            with pytest.raises(InputError, match="another process"):
+                execute(run)
+
+    execute(run, on_round=meanwhile)
+
+
+def test_progress_tells_rounds_accuracy_and_the_tightest_budget(small_config: Path, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    execute(make_run(small_config, tmp_path / "run", "train.evaluate_every=3"), on_round=seen.append)
+    assert [p.round for p in seen] == list(range(1, 9))
+    assert [p.accuracy is not None for p in seen] == [False, False, True, False, False, True, False, True]
+    assert 0 < seen[0].spent < seen[-1].spent <= 1
+    assert seen[-1].spent > 0.995
+
+
+def test_a_changed_plan_is_refused(small_config: Path, tmp_path: Path) -> None:
+    run = make_run(small_config, tmp_path / "run")
+    plan = Plan.from_json(run.plan.read_text())
+    text = run.plan.read_text()
+    noise = repr(float(plan.phases[0].noise[0]))
+    run.plan.write_text(text.replace(noise, repr(float(noise) * 0.8)))
+    with pytest.raises(PlanError, match="changed after it was certified"):
+        execute(run)
+    assert read_history(run) == []
+
+
+def test_a_folder_in_use_is_left_alone(small_config: Path, tmp_path: Path, whole: RunFolder) -> None:
+    with pytest.raises(ConfigError, match="in use"):
+        make_run(small_config, whole.path)
+    (tmp_path / "empty").mkdir()
+    make_run(small_config, tmp_path / "empty")
+
+
+def test_a_plan_without_privacy_leaves_no_folder_unless_accepted(small_config: Path, tmp_path: Path) -> None:
+    with pytest.raises(BudgetError, match="accept_no_privacy"):
+        make_run(small_config, tmp_path / "run", "plan.method=fedavg")
+    assert not (tmp_path / "run").exists()
+    run = make_run(small_config, tmp_path / "run", "plan.method=fedavg", "train.accept_no_privacy=true")
+    execute(run)
+    assert run.model.exists()
+
+
+def test_a_shared_ledger_adds_up_over_runs(small_config: Path, tmp_path: Path) -> None:
+    shared = f"ledger={tmp_path / 'shared.sqlite'}"
+    execute(make_run(small_config, tmp_path / "first", shared))
+    second = make_run(small_config, tmp_path / "second", shared)
+    with pytest.raises(BudgetError, match="spent or promised already"):
+        execute(second)
+    assert read_history(second) == []
+
+
+def test_there_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no run in"):
+        execute(RunFolder(tmp_path))
+
+
+def test_a_population_from_csv_decides_the_sizes(small_config: Path, tmp_path: Path) -> None:
+    people = tmp_path / "people.csv"
+    people.write_text("client,epsilon,delta,size\nann,2,1e-5,30\nbob,8,1e-5,100\n")
+    settings = config.read(small_config, [f"population.csv={people}"])
+    population, partition = divide(settings, load_data(settings))
+    assert population.client == ("ann", "bob")
+    assert partition.sizes.tolist() == [30, 100]
+
+
+def test_sizes_varied_and_fixed(small_config: Path) -> None:
+    varied = config.read(small_config, ["data.sizes=varied"])
+    sizes = divide(varied, load_data(varied))[1].sizes
+    assert sizes.sum() == 1438 and sizes.max() > 1.5 * sizes.min()
+    fixed = config.read(small_config, ["data.records=10"])
+    assert divide(fixed, load_data(fixed))[1].sizes.tolist() == [10] * 20
+
+
+def test_natural_clients_are_those_of_the_table(tmp_path: Path, small_config: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [f"{i % 2},{'abc'[i % 3]},{rng.random():.3f},{rng.random():.3f}" for i in range(90)]
+    table = tmp_path / "own.csv"
+    table.write_text("label,client,x,y\n" + "\n".join(rows) + "\n")
+    changes = ["data.name=csv", f"data.path={table}", "data.partition=natural", "model.name=linear"]
+    settings = config.read(small_config, changes)
+    dataset = load_data(settings)
+    population, partition = divide(settings, dataset)
+    assert population.client == ("a", "b", "c")
+    assert population.size.tolist() == partition.sizes.tolist()
+    execute(make_run(small_config, tmp_path / "run", *changes, "plan.rounds=2"))
+
+    people = tmp_path / "people.csv"
+    people.write_text("client,epsilon,delta,size\nc,2,1e-5,30\na,4,1e-5,30\nb,8,1e-5,30\n")
+    declared = config.read(small_config, [*changes, f"population.csv={people}"])
+    population, reordered = divide(declared, dataset)
+    assert population.client == ("c", "a", "b")
+    for new, old in enumerate((2, 0, 1)):
+        np.testing.assert_array_equal(reordered.of(new), partition.of(old))
+    people.write_text("client,epsilon,delta,size\nann,2,1e-5,30\n")
+    with pytest.raises(DataError, match="different clients, such as a, ann"):
+        divide(declared, dataset)
+    nobody = config.read(small_config, ["data.partition=natural"])
+    with pytest.raises(DataError, match="does not say who owns"):
+        divide(nobody, load_data(nobody))
