@@ -194,10 +194,10 @@ def test_data_is_listed_and_fetched(discretion: Cli) -> None:
     assert json.loads(discretion("data", "digits", "--json").out)["train"] == 1438
 
 
-def test_an_interrupt_says_that_nothing_is_lost(discretion: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(**_: object) -> None:
+def test_an_interrupt_says_what_is_kept(discretion: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "app", interrupted)
+    monkeypatch.setattr(cli.experiments, "read_study", interrupted)
     done = discretion("demo")
-    assert done.code == 130 and "Nothing is lost" in done.err
+    assert done.code == 130 and "What is done is kept" in done.err

@@ -31,9 +31,7 @@ def content(name: str, data: bytes) -> Content:
     return Content(name, len(data), hashlib.sha256(data).hexdigest())
 
 
-def by_hand(
-    monkeypatch: pytest.MonkeyPatch, cache: Path, name: str, files: dict[str, bytes]
-) -> None:
+def by_hand(monkeypatch: pytest.MonkeyPatch, cache: Path, name: str, files: dict[str, bytes]) -> None:
     """Puts small files in place of a data set's real ones."""
     pinned = tuple(content(file, data) for file, data in files.items())
     monkeypatch.setitem(RECIPES, name, Recipe(name, pinned, (), "files"))
@@ -100,9 +98,7 @@ def png(pixels: np.ndarray, filters: list[int], colour: int = 2) -> bytes:
         raw += bytes([kind, *row])
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     packed = zlib.compress(raw)
     return (
@@ -241,9 +237,7 @@ def test_plays_by_role(tmp_path: Path) -> None:
 def test_shakespeare_windows(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
     letters = "".join(rng.choice(list("abcdefgh"), 2000))
-    text = (
-        f"\fplay\nSCENE I.\n\nLONG.\n{letters}\n\nSHORT.\n{letters[:85]}\n\nTWO.\n{letters[:90]}~\n"
-    )
+    text = f"\fplay\nSCENE I.\n\nLONG.\n{letters}\n\nSHORT.\n{letters[:85]}\n\nTWO.\n{letters[:90]}~\n"
     by_hand(monkeypatch, cache, "shakespeare", {"plays.txt": text.encode()})
     data = datasets.load("shakespeare")
     assert data.owners == ("play / LONG", "play / TWO")  # SHORT has one window only
@@ -282,9 +276,7 @@ def test_cifar_from_the_package_of_pictures(
     labels = np.arange(12, dtype=np.uint8).reshape(6, 2, 1) % 10
     names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
     planes = pixels.reshape(6, 2, 32, 32, 3).transpose(0, 1, 4, 2, 3).reshape(6, 2, 3072)
-    official = {
-        f"{name}.bin": np.hstack([labels[i], planes[i]]).tobytes() for i, name in enumerate(names)
-    }
+    official = {f"{name}.bin": np.hstack([labels[i], planes[i]]).tobytes() for i, name in enumerate(names)}
     package = tmp_path / "package"
     package.mkdir()
     for i, name in enumerate(names):
@@ -482,9 +474,7 @@ def test_all_sources_fail(cache: Path) -> None:
 
 
 def test_wrong_hash_is_refused_and_leaves_nothing(cache: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"one: b.txt is not the published file: sha256 \w{12}\.\.\."
-    ):
+    with pytest.raises(DataError, match=r"one: b.txt is not the published file: sha256 \w{12}\.\.\."):
         fetch.ensure(recipe(Fake("one", GOOD | {"b.txt": b"secomd"})))
     assert list(cache.iterdir()) == []
 
@@ -534,9 +524,7 @@ def test_a_changed_file_is_noticed_and_replaced(cache: Path) -> None:
     os.utime(cache / "toy" / "b.txt", ns=(1, 1))
     fetch.ensure(recipe(source))
     assert source.calls == 2
-    assert in_cache(cache) == {f"toy/{name}": data for name, data in GOOD.items()} | {
-        "toy/notes": b"mine"
-    }
+    assert in_cache(cache) == {f"toy/{name}": data for name, data in GOOD.items()} | {"toy/notes": b"mine"}
     (cache / "toy" / "b.txt").unlink()
     fetch.ensure(recipe(source))
     assert source.calls == 3
@@ -600,9 +588,7 @@ def test_a_command_that_is_missing_or_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unpacked", [True, False])
-def test_pip_that_cannot_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unpacked: bool
-) -> None:
+def test_pip_that_cannot_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unpacked: bool) -> None:
     def run(command: list[str], work: Path, environment: dict[str, str]) -> None:
         assert (work / "requirements.txt").read_text() == "toy==1 --hash=sha256:abc\n"
         if unpacked:
@@ -620,9 +606,7 @@ def test_pip_that_cannot_build(
             fetch.ensure(recipe(Pip("toy==1", "abc")))
 
 
-def test_apt_updates_its_lists_once_when_root(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apt_updates_its_lists_once_when_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[str] = []
 
     def run(command: list[str], work: Path) -> None:

@@ -63,9 +63,7 @@ def test_even_sizes_of_a_given_number_leave_the_rest_out() -> None:
 
 
 @given(st.integers(1, 500), st.integers(0, 5000), st.integers(0, 2**32))
-def test_varied_sizes_use_every_record_and_leave_nobody_empty(
-    clients: int, more: int, seed: int
-) -> None:
+def test_varied_sizes_use_every_record_and_leave_nobody_empty(clients: int, more: int, seed: int) -> None:
     sizes = pt.varied_sizes(clients + more, clients, rng(seed))
     assert sizes.shape == (clients,) and sizes.dtype == np.int64
     assert sizes.sum() == clients + more
@@ -283,9 +281,7 @@ def test_by_name_is_the_function_with_its_option() -> None:
     }
     assert list(by_name) == BY_LABEL
     for kind, expected in by_name.items():
-        part = pt.partition(
-            kind, labels, sizes, rng(), alpha=0.3, shards_per_client=3, iid_percent=20
-        )
+        part = pt.partition(kind, labels, sizes, rng(), alpha=0.3, shards_per_client=3, iid_percent=20)
         np.testing.assert_array_equal(part.index, expected.index)
     owner = np.arange(6000) % 7
     part = pt.partition("natural", labels, None, rng(), owner=owner)

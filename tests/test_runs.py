@@ -213,6 +213,10 @@ def test_a_changed_plan_is_refused(small_config: Path, tmp_path: Path) -> None:
     run.plan.write_text(text.replace(noise, repr(float(noise) * 0.8)))
     with pytest.raises(PlanError, match="changed after it was certified"):
         execute(run)
+    run.plan.write_text(text)
+    run.population.write_text(run.population.read_text().replace(",4.0,", ",40.0,"))
+    with pytest.raises(PlanError, match="changed after the plan was certified"):
+        execute(run)
     assert read_history(run) == []
 
 

@@ -14,6 +14,7 @@ from discretion.ledger import Ledger
 from discretion.methods import make_plan
 from discretion.plan import Phase, Plan
 from discretion.population import Population
+from discretion.streams import Purpose, plan_stream
 from discretion.train import (
     Order,
     Server,
@@ -89,13 +90,24 @@ def test_noise_is_new_in_every_round_and_pool() -> None:
     assert np.abs(correlation).max() < 5 / np.sqrt(size)
 
 
+def test_two_plans_under_one_seed_share_neither_noise_nor_coins() -> None:
+    """Or else the noise of one run could be taken off the other."""
+    phase, size = two_pools(clients=200), 5000
+    plans = [plan_of(phase), plan_of(replace(phase, rounds=5))]
+    start = State.start(np.zeros(size, np.float32))
+    one, other = (next_state(plan, Fixed(np.zeros((200, size))), start, 7, PLAIN).model for plan in plans)
+    assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(size)
+    chosen = [set(select(phase, plan_stream(7, Purpose.COINS, plan.digest(), 1))) for plan in plans]
+    assert chosen[0] != chosen[1]
+
+
 def test_coins_are_independent_and_of_the_planned_rate() -> None:
     rate = np.array([0.0, 0.02, 0.3, 0.9, 1.0])
     phase = Phase.one_pool(1, rate, np.ones(5), 1.0)
-    rounds = 20_000
+    plan, rounds = plan_of(phase), 20_000
     came = np.zeros((rounds, 5), dtype=bool)
     for number in range(rounds):
-        came[number, select(phase, 3, number)] = True
+        came[number, select(phase, plan_stream(3, Purpose.COINS, plan.digest(), number))] = True
     assert not came[:, 0].any()
     assert came[:, 4].all()
     for k in (1, 2, 3):

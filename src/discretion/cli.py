@@ -29,8 +29,9 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Override = Annotated[
     list[str] | None,
-    typer.Option("-c", "--config", metavar="KEY=VALUE", help="Change a setting: -c plan.rounds=50"),
+    typer.Option("-c", "--set", metavar="KEY=VALUE", help="Change a setting: -c plan.rounds=50"),
 ]
+INTERRUPTED = 130  # the exit code after Ctrl-C
 ACCOUNTANTS: dict[str, Accountant] = {"pld": Pld(), "renyi": Renyi()}
 
 
@@ -175,6 +176,7 @@ def run(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder to make.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that stopped.")] = False,
     change: Override = None,
+    write_report: Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.")] = True,
     json_: Json = False,
 ) -> None:
     """Plan, prove and train; everything is kept in one folder.
@@ -204,7 +206,7 @@ def run(
             progress.update(task, completed=now.round, note=f"{terminal.score(now.accuracy)}  {spent}")
 
         execute(folder, dataset, show)
-    _compare([folder.path], folder.report, None, json_)
+    _compare([folder.path], folder.report if write_report else None, None, json_)
 
 
 @app.command()
@@ -328,10 +330,11 @@ def _read(path: Path) -> str:
 def main() -> None:
     """Run the command line; what goes wrong on purpose becomes one message and an exit code."""
     try:
-        app(standalone_mode=True)
+        app(prog_name="discretion")
     except DiscretionError as problem:
         terminal.fail(str(problem), "--json" in sys.argv)
         sys.exit(problem.exit_code)
-    except KeyboardInterrupt:
-        terminal.say("Stopped. Nothing is lost: the same command goes on where it stopped.")
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            terminal.say("Stopped. What is done is kept: a run goes on with --resume, the demo by itself.")
+        raise

@@ -233,6 +233,10 @@ class Plan:
 
     def digest(self) -> str:
         """SHA-256 of the plan as written; the certificate, the ledger and training insist on it."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 

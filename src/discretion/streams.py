@@ -27,6 +27,15 @@ def stream(seed: int, purpose: Purpose, *counter: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(sequence))
 
 
+def plan_stream(seed: int, purpose: Purpose, digest: str, *counter: int) -> np.random.Generator:
+    """A stream of one plan: under the same seed, two plans share neither coins nor noise.
+
+    Otherwise the noise of one release could be taken off another one.
+    """
+    words = (int(digest[i : i + 8], 16) for i in range(0, 32, 8))
+    return stream(seed, purpose, *words, *counter)
+
+
 def shuffle_keys(seed: int, round_: int, epoch: int, client: NDArray[np.int64], length: int) -> Words:
     """(k, length) a random word for each record of each client; sorting them shuffles the records.
 

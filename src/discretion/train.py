@@ -12,7 +12,7 @@ from discretion.errors import LedgerError
 from discretion.ledger import Ledger
 from discretion.plan import Phase, Plan
 from discretion.population import Floats, Ints
-from discretion.streams import Purpose, stream
+from discretion.streams import Purpose, plan_stream
 
 Vector = NDArray[np.float32]  # (d,) all trainable parameters, one after the other
 Matrix = NDArray[np.float32]  # (k, d)
@@ -112,22 +112,21 @@ def next_state(plan: Plan, clients: Clients, state: State, seed: int, server: Se
     """One round."""
     number = state.round + 1
     phase = plan.phases[plan.phase_of(number)]
-    chosen = select(phase, seed, number)
+    chosen = select(phase, plan_stream(seed, Purpose.COINS, plan.digest(), number))
     sums = clipped_sums(
         phase, clients.updates(Order(number, seed, state.model, chosen)), chosen, len(state.model)
     )
     for pool, std in enumerate(phase.noise):
-        add_noise(sums[pool], float(std), stream(seed, Purpose.NOISE, number, pool))
+        add_noise(sums[pool], float(std), plan_stream(seed, Purpose.NOISE, plan.digest(), number, pool))
     step = phase.weight @ sums
     velocity = (server.momentum * state.velocity + step).astype(np.float32)
     model = (state.model + server.learning_rate * velocity).astype(np.float32)
     return State(number, model, velocity)
 
 
-def select(phase: Phase, seed: int, number: int) -> Ints:
+def select(phase: Phase, rng: np.random.Generator) -> Ints:
     """The clients of a round: an independent coin for each, of the probability that is accounted for."""
-    coins = stream(seed, Purpose.COINS, number).random(len(phase.rate))
-    return np.flatnonzero(coins < phase.rate)
+    return np.flatnonzero(rng.random(len(phase.rate)) < phase.rate)
 
 
 def clipped_sums(phase: Phase, updates: Iterator[Updates], asked: Ints, size: int) -> Floats:

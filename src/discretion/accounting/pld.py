@@ -22,6 +22,8 @@ STEEPEST = 500.0  # largest range of a single step's loss; exp() has to stay fin
 SMALLEST = 1e-300  # tail probability
 ALIKE = 1.25  # grids of single steps that differ by less are worked on together
 MISS = 0.05  # share of epsilon by which a first look may be beside it
+CLOSER = (1, 4, 16, 64)  # times finer grids for those
+SETTLED = 3e-3  # share of epsilon; a bound that changes less is tight
 AT_ONCE = 32  # clients whose looks are found together
 TOGETHER = 2**17  # array elements that are worked on at once
 REMEMBERED = 100_000
@@ -107,30 +109,37 @@ def _composed(steps: Compositions) -> Floats:
         with np.errstate(divide="ignore"):
             shift = np.sqrt((steps.count[plain] / steps.multiplier[plain] ** 2).sum(axis=1))
         spent[plain] = gaussian.epsilon_of(shift, steps.delta[plain])
-    return spent
+    return np.where(steps.delta > 0, spent, math.inf)  # no noise that is Gaussian does without delta
 
 
 def _sampled(steps: Compositions) -> Floats:
-    """(K,) twice where the first look was in the wrong place; both answers are bounds."""
-    looks = _joined(
-        [saddle.look(steps.of(k)) for k in _chunks(np.arange(len(steps.delta)), AT_ONCE)]
-    )
+    """(K,) the least of several bounds: where a first look was beside epsilon, closer ones follow.
+
+    Connecting the dots errs in proportion to spacing², so once a grid four times finer changes little,
+    little is left.
+    """
+    everyone = np.arange(len(steps.delta))
+    looks = _joined([saddle.look(steps.of(k)) for k in _chunks(everyone, AT_ONCE)])
     found = _evaluate(steps, looks)
-    spent = np.maximum(found.max(axis=1), 0.0)
-    missed = np.abs(np.maximum(found, 0.0) - looks.aim) > MISS * spent[:, None]
-    again = np.flatnonzero(
-        (missed & (found >= 0.9 * spent[:, None])).any(axis=1) & np.isfinite(spent)
-    )
-    if len(again):
-        known = np.maximum(found, 0.0)
-        looks = _joined([saddle.look(steps.of(k), known[k]) for k in _chunks(again, AT_ONCE)])
-        better = np.maximum(_evaluate(steps.of(again), looks).max(axis=1), 0.0)
-        spent[again] = np.minimum(spent[again], better)
+    spent: Floats = found.max(axis=1)
+    missed = (np.abs(found - looks.aim) > MISS * spent[:, None]) & (found > 0.9 * spent[:, None])
+    todo = np.flatnonzero(missed.any(axis=1) & np.isfinite(spent))
+    for finer in CLOSER:
+        if not len(todo):
+            break
+        looks = _joined([saddle.look(steps.of(k), found[k], finer) for k in _chunks(todo, AT_ONCE)])
+        found[todo] = _evaluate(steps.of(todo), looks)
+        before, now = spent[todo], found[todo].max(axis=1)
+        spent[todo] = np.minimum(before, now)
+        todo = todo[now < (1 - SETTLED) * before]
     return spent
 
 
 def _evaluate(steps: Compositions, looks: Look) -> Floats:
-    """(K, 2) epsilon when the client is removed and when it is added; grids of like size together."""
+    """(K, 2) epsilon, at least 0, when the client is removed and when it is added.
+
+    Clients with grids of like size are computed together.
+    """
     spacing = looks.spacing[:, None]
     low, high = steps.range()
     first = np.floor(low / spacing).astype(np.int64)
@@ -162,7 +171,7 @@ def _evaluate(steps: Compositions, looks: Look) -> Floats:
                 )
                 counted = [(part[way], steps.count[k, s, None]) for s, part in enumerate(parts)]
                 found[k, way] = losses.epsilon(counted, steps.delta[k, None], view)[:, 0]
-    return found
+    return np.maximum(found, 0.0)
 
 
 def _chunks(who: Ints, length: int) -> list[Ints]:

@@ -35,7 +35,7 @@ class Compositions:
     @property
     def tail(self) -> Floats:
         """(K, 1) probability of what the grid of a single step may leave out at each end."""
-        return (CUT * self.delta / self.count.sum(axis=1))[:, None]
+        return np.asarray(CUT * self.delta / self.count.sum(axis=1))[:, None]
 
     def releases(self) -> tuple[Floats, Floats]:
         """(K, S) the ends of the grid of a single step, as releases in standard deviations."""
@@ -66,12 +66,13 @@ class Look:
     size: Ints  # (K,)
 
 
-def look(steps: Compositions, known: Floats | None = None) -> Look:
+def look(steps: Compositions, known: Floats | None = None, finer: int = 1) -> Look:
     """Where the composed loss decides delta.
 
     With K(t) = log E[exp(t loss)], delta(epsilon) is the integral of exp(K(t) - t epsilon) / (t (1 + t))
     along any vertical line with t > 0, and is decided where that is least on the real axis: at the saddle
-    point (Alghamdi et al. 2023). `known` are (K, 2) epsilons from an earlier look, which are better.
+    point (Alghamdi et al. 2023). `known` are (K, 2) epsilons from an earlier look, which are better; the
+    grid is so many times `finer` than should do.
     """
     quadrature = _Quadrature(steps)
     total = steps.count.sum(axis=1)[:, None, None]
@@ -103,9 +104,11 @@ def look(steps: Compositions, known: Floats | None = None) -> Look:
     small = log_delta + math.log(SHARE) - np.minimum(0.0, np.log(10 / tilt))
     above = (chernoff - small) / tilt  # what lies this far above the aim is a small share of delta
     from_below = -small / tilt  # the same of what comes round the circle of this length from below
+    # and of what comes round from above: down to the aim, or where that was wrong once, down to 0
+    lowest = aim if known is None else 0.0
     stronger = tilt[:, :, None, :] - tilt[..., None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        from_above = (chernoff[:, :, None, :] - small[..., None]) / stronger
+        from_above = ((cumulant - tilt * lowest)[:, :, None, :] - small[..., None]) / stronger
     from_above = np.where(stronger > 0, from_above, np.inf).min(axis=3)
     room = 0.5 * np.sqrt(_pick(fine.variance, at))
     length = np.maximum(np.maximum(above + room, from_below), from_above)
@@ -117,6 +120,7 @@ def look(steps: Compositions, known: Floats | None = None) -> Look:
     longest = length.max(axis=1)  # (K, 1)
     need = longest / spacing[:, 0]
     need = np.clip(need * math.sqrt(TOLERANCE / LOOSEST), np.minimum(need, COMFORTABLE), need)
+    need *= finer
     size = SIZES[np.minimum(np.searchsorted(SIZES, need), len(SIZES) - 1)]
     bottom = aim + np.maximum(above, 0.0) - length
     return Look(tilt[..., 0], aim[..., 0], bottom[..., 0], (longest / size)[:, 0], size[:, 0])
@@ -149,7 +153,7 @@ class _Cumulants:
         if epsilon is None:
             enough &= self.log_delta <= log_delta
         enough[..., -1] = True
-        return enough.argmax(axis=2)[..., None]
+        return np.asarray(enough.argmax(axis=2))[..., None]
 
 
 def _pick(table: Floats, at: Ints) -> Floats:

@@ -112,7 +112,8 @@ def _run_all(
 
 
 def _start(folder: RunFolder) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "discretion", "run", str(folder.path), "--resume", "--json"]
+    command = [sys.executable, "-m", "discretion", "run", str(folder.path)]
+    command += ["--resume", "--no-report", "--json"]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 

@@ -5,8 +5,10 @@ import html
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from discretion.methods import METHODS
 from discretion.report import numbers
@@ -18,6 +20,7 @@ Figure = dict[str, Any]
 COLOURS = 7  # --method-1 … in page.css
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
 BAND = "0.16"  # opacity
+GAPS = "7px,7px"  # lets the line show that lies beneath
 HEADROOM = 1.12  # above the budget
 
 
@@ -91,7 +94,7 @@ def accuracy(groups: Sequence[Group], style: dict[str, Style]) -> Figure:
             }
         )
     layout = _layout(340)
-    layout["xaxis"]["title"] = {"text": "Round", "standoff": 8}
+    layout["xaxis"]["title"] = _title("Round")
     layout["yaxis"] |= {"tickformat": ".0%", "nticks": 7}
     return {"data": bands + lines, "layout": layout}
 
@@ -106,12 +109,14 @@ def spending(panel: Panel, style: dict[str, Style], as_share: bool) -> Figure:
     budget = 1.0 if as_share else some.budget
     lines = []
     for part, mine in panel.parts:
-        name = html.escape(part.label)
+        name, look = html.escape(part.label), style[part.label]
+        if any(_coincide(mine, other) for _, other in panel.parts[: len(lines)]):
+            look = replace(look, dash=GAPS)
         curve = mine.curve / mine.budget if as_share else mine.curve
         shown = [numbers.spent_of(float(value), mine.budget) for value in mine.curve]
         lines.append(
             {
-                **_line(style[part.label], list(mine.rounds), curve.tolist(), name),
+                **_line(look, list(mine.rounds), curve.tolist(), name),
                 "mode": "lines",
                 "text": [f"{used} of {allowed}" if as_share else used for used, allowed in shown],
                 "hovertemplate": f"{name}  <b>%{{text}}</b><extra></extra>",
@@ -127,11 +132,15 @@ def spending(panel: Panel, style: dict[str, Style], as_share: bool) -> Figure:
     }
     highest = max(budget, *(max(line["y"]) for line in lines))
     layout = _layout(210)
-    layout["xaxis"] |= {"nticks": 5, "title": {"text": "Round", "standoff": 6}}
+    layout["xaxis"] |= {"nticks": 5, "title": _title("Round")}
     layout["yaxis"] |= {"range": [0, highest * HEADROOM], "nticks": 5}
     if as_share:
         layout["yaxis"]["tickformat"] = ".0%"
     return {"data": [limit, *lines], "layout": layout}
+
+
+def _coincide(one: BudgetClass, other: BudgetClass) -> bool:
+    return len(one.curve) == len(other.curve) and np.allclose(one.curve, other.curve, rtol=0.02)
 
 
 def shares_needed(groups: Sequence[Group]) -> bool:
@@ -147,6 +156,10 @@ def _line(look: Style, x: list[int], y: list[float], name: str) -> Figure:
         "line": {"color": look.colour, "width": 2.5, "dash": look.dash},
         "marker": {"color": look.colour, "size": 7, "symbol": look.symbol},
     }
+
+
+def _title(words: str) -> Figure:
+    return {"text": words, "standoff": 6, "font": {"size": 12}}
 
 
 def _layout(height: int) -> Figure:

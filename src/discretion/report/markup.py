@@ -29,13 +29,25 @@ def section(anchor: str, heading: str, intro: str, *parts: str) -> str:
     return f'<section id="{anchor}">\n<h2>{heading}</h2>\n{lead}\n{body}\n</section>'
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str, caption: str) -> str:
+Rows = Sequence[Sequence[str]]
+
+
+def table(head: Sequence[str], rows: Rows, kind: str, caption: str) -> str:
     """The first cell of a row names it. On a phone each row becomes a card with its own labels."""
+    return grouped_table(head, [("", rows)], kind, caption)
+
+
+def grouped_table(head: Sequence[str], groups: Sequence[tuple[str, Rows]], kind: str, caption: str) -> str:
+    """Several groups of rows under one head, each with a heading of its own."""
     top = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    body = "\n".join(f"<tr>{_cells(head, row)}</tr>" for row in rows)
+    bodies = []
+    for name, rows in groups:
+        title = f'<tr class="group"><th scope="rowgroup" colspan="{len(head)}">{name}</th></tr>\n'
+        lines = "\n".join(f"<tr>{_cells(head, row)}</tr>" for row in rows)
+        bodies.append(f"<tbody>{title if name else ''}{lines}</tbody>")
     return (
         f'<div class="wide"><table class="{kind}"><caption class="unseen">{caption}</caption>'
-        f"<thead><tr>{top}</tr></thead>\n<tbody>{body}</tbody></table></div>"
+        f"<thead><tr>{top}</tr></thead>\n{''.join(bodies)}</table></div>"
     )
 
 
@@ -77,6 +89,11 @@ def figure(name: str, drawing: dict[str, Any], description: str) -> str:
         f'<div class="chart" role="img" aria-label="{description}" data-figure="{name}" '
         f'style="height:{height}px"></div>\n<script type="application/json" id="{name}">{record}</script>'
     )
+
+
+def named(look: Style, words: str) -> str:
+    """A method's mark beside its name."""
+    return f'<div class="named">{swatch(look)}<div>{words}</div></div>'
 
 
 def badge(kind: str, words: str) -> str:

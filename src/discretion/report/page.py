@@ -60,7 +60,7 @@ def page(groups: Sequence[Group], title: str, out: Path) -> str:
 <button type="button" id="theme" aria-label="Light or dark"><span aria-hidden="true"></span></button></div>
 </header>
 <main>
-<noscript><p class="note">The figures need JavaScript; the tables beneath them hold the same data.</p></noscript>
+<noscript><p class="note">Figures need JavaScript; the tables beneath them hold the same.</p></noscript>
 {body}
 </main>
 <footer>Who took part in which round is secret and stands nowhere in this report.</footer>

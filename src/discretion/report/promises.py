@@ -11,8 +11,8 @@ from discretion.accounting.certify import WHO, Adversary
 from discretion.report import charts, numbers, wording
 from discretion.report.charts import Style
 from discretion.report.comparing import comparable
-from discretion.report.groups import Group
-from discretion.report.markup import badge, facts, fold, note, section, swatch, table, text
+from discretion.report.groups import BudgetClass, Group
+from discretion.report.markup import badge, facts, fold, grouped_table, named, note, section, table, text
 from discretion.report.reading import Run
 
 READERS: dict[Adversary, str] = {
@@ -49,7 +49,7 @@ def protection(groups: Sequence[Group], styles: dict[str, Style]) -> str:
 
 
 def _name(part: Group, styles: dict[str, Style]) -> str:
-    return f"{swatch(styles[part.label])}<span>{text(part.label)}</span>"
+    return named(styles[part.label], text(part.label))
 
 
 def _protected(part: Group, who: Adversary) -> str:
@@ -89,29 +89,29 @@ def _factor(epsilon: float) -> str:
 
 def treatment(groups: Sequence[Group], styles: dict[str, Style]) -> str:
     head = ["Budget class", "Clients", "Rate", "Clip", "Noise multiplier", "Expected rounds"]
-    blocks = []
+    parts = []
     for part in groups:
-        rows = [
-            [
-                text(mine.name),
-                f"{mine.clients:,}",
-                numbers.span(mine.rate),
-                "none" if math.isinf(mine.clip[0]) else numbers.span(mine.clip),
-                "no noise" if mine.multiplier == (0.0, 0.0) else numbers.span(mine.multiplier),
-                numbers.span(mine.turns),
-            ]
-            for mine in part.classes
-        ]
-        title = f'<h3 class="named">{_name(part, styles)}</h3>'
-        blocks.append(title + table(head, rows, "treatment", f"What each class gets: {text(part.label)}"))
+        rows = [[text(m.name), f"{m.clients:,}", *_treated(m)] for m in part.classes]
+        if len(rows) > 1 and all(row[2:] == rows[0][2:] for row in rows):
+            rows = [["every class", f"{len(part.first.population):,}", *rows[0][2:]]]
+        parts.append((_name(part, styles), rows))
     return section(
         "classes",
         "What each class gets",
         "<b>Rate</b>: chance of taking part in a round, a secret coin. <b>Clip</b>: bound on the norm of "
         "an update. <b>Noise multiplier</b>: noise relative to the clip; larger protects more. "
         "<b>Expected rounds</b>: how often a client takes part on average.",
-        *blocks,
+        grouped_table(head, parts, "treatment", "What each class gets, by method"),
     )
+
+
+def _treated(mine: BudgetClass) -> list[str]:
+    return [
+        numbers.span(mine.rate),
+        "none" if math.isinf(mine.clip[0]) else numbers.span(mine.clip),
+        "no noise" if mine.multiplier == (0.0, 0.0) else numbers.span(mine.multiplier),
+        numbers.span(mine.turns),
+    ]
 
 
 def limits(groups: Sequence[Group]) -> str:
@@ -130,6 +130,16 @@ def limits(groups: Sequence[Group]) -> str:
         (
             "Budgets and sizes.",
             "The server knows each client’s budget and number of records. They are taken as public.",
+        ),
+        (
+            "Secret coins.",
+            "The epsilons count on nobody but the server learning who takes part in which round. Whoever "
+            "watches the clients’ network traffic may learn it.",
+        ),
+        (
+            "The program.",
+            "Epsilon is proved from the plan. That the program does what the plan says is tested, "
+            "not proved.",
         ),
         (
             "Floating-point noise.",
@@ -207,7 +217,8 @@ def verify(groups: Sequence[Group], out: Path) -> str:
         table(head, rows, "runs", "Runs of this report"),
         fold(
             "Digests of plans and populations (SHA-256)",
-            f"<p>For <code>sha256sum --check</code>, in the same folder.</p><pre><code>{text(digests)}</code></pre>",
+            "<p>For <code>sha256sum --check</code>, in the same folder.</p>"
+            f"<pre><code>{text(digests)}</code></pre>",
         ),
         fold("Settings (config.toml of the first run of each method)", configurations),
         f'<p class="actions"><a class="button" download="figures.csv" href="{figures}">'

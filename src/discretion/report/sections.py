@@ -1,18 +1,19 @@
 """The first half of the report: what was trained, which method did best, and what it cost whom."""
 
 import math
+import re
 from collections.abc import Sequence
 
 from discretion.report import numbers, wording
 from discretion.report.charts import Style
 from discretion.report.comparing import class_names, comparable, differing
 from discretion.report.groups import BudgetClass, Group
-from discretion.report.markup import badge, facts, note, section, swatch, text
+from discretion.report.markup import badge, facts, named, note, section, text
 
 VERDICTS = {
     "within": badge("good", "within budget"),
     "over": badge("bad", "over budget"),
-    "none": badge("plain", "no privacy"),
+    "none": badge("warn", "no privacy"),
     "broken": badge("bad", "not certified"),
 }
 
@@ -26,10 +27,12 @@ def heading(groups: Sequence[Group], title: str) -> str:
         marks.append(badge("warn", f"{len(unfinished)} of {numbers.count(len(runs), 'run')} unfinished"))
     if any(part.verdict in ("over", "broken") for part in groups):
         marks.append(badge("bad", "a promise does not hold: see the table"))
+    # a name with a hyphen stays on one line
+    lead = re.sub(r"\S+-\S+", r'<span class="whole">\g<0></span>', text(wording.result(groups)))
     return (
         '<section id="result" class="hero">\n'
         f'<p class="marks">{" ".join(marks)}</p>\n<h1>{text(title)}</h1>\n'
-        f'<p class="lead">{text(wording.result(groups))}</p>\n{_setting(groups)}\n</section>'
+        f'<p class="lead">{lead}</p>\n{_setting(groups)}\n</section>'
     )
 
 
@@ -50,7 +53,8 @@ def _setting(groups: Sequence[Group]) -> str:
     )
     cohort = numbers.span(run.plan.cohort for run in runs)
     versions = dict.fromkeys(run.about.version for run in runs)
-    methods = numbers.count(len(chosen), "method")
+    seeds = sorted({run.config.seed for run in runs})
+    shape = f"{numbers.count(len(chosen), 'method')}, seed{'s' if seeds[1:] else ''} {_seeds(seeds)}"
     return facts(
         [
             ("Data", f"{text(first.about.data)}<small>from {text('; '.join(sources))}</small>"),
@@ -59,10 +63,15 @@ def _setting(groups: Sequence[Group]) -> str:
             ("Rounds", f"{first.plan.rounds:,}<small>{cohort} clients expected in each</small>"),
             ("Clients", f"{len(first.population):,}<small>delta {' to '.join(shown)}</small>"),
             ("Budgets", f'<ul class="classes">{groups_of}</ul>'),
-            ("Runs", f"{len(runs)}<small>of {methods}</small>"),
+            ("Runs", f"{len(runs)}<small>{shape}</small>"),
             ("Made", f"{text(wording.when(chosen))}<small>Discretion {text(', '.join(versions))}</small>"),
         ]
     )
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    consecutive = len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1
+    return f"{seeds[0]} to {seeds[-1]}" if consecutive else numbers.listing(map(str, seeds))
 
 
 def _sizes(groups: Sequence[Group]) -> str:
@@ -91,7 +100,7 @@ def methods(groups: Sequence[Group], styles: dict[str, Style]) -> str:
         wording.averaging(groups),
         "Accuracy and loss on test records that belong to no client.",
         "Spent is rounded up; in each class it is that of the client that uses most of its budget.",
-        "The methods differ in nothing else."
+        "Apart from the method, all settings are the same."
         if not keys
         else f"The methods also differ in {text(numbers.listing(keys))}.",
     ]
@@ -109,8 +118,8 @@ def _method_row(part: Group, names: Sequence[str], look: Style) -> str:
         accuracy += far
     mark = badge("warn", "not comparable") if part.apart else ""
     return (
-        f'<tr{" class=apart" if part.apart else ""}><th scope="row">{swatch(look)}'
-        f"<span>{text(part.label)} {mark}{idea}{remarks}</span></th>"
+        f'<tr{" class=apart" if part.apart else ""}><th scope="row">'
+        f"{named(look, f'{text(part.label)} {mark}{idea}{remarks}')}</th>"
         f'<td class="strong" data-label="Accuracy">{accuracy}</td>'
         f'<td data-label="Loss">{_loss(part)}</td>{_spent_cells(part, names)}'
         f'<td data-label="Promise">{VERDICTS[part.verdict]}</td></tr>'

@@ -1,0 +1,461 @@
+"""A plan says exactly what is released: nothing in it can be changed, lost or mistaken unnoticed."""
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from discretion.errors import PlanError
+from discretion.plan import FORMAT, Phase, Plan, Steps, dump, parse
+
+rates = st.floats(0, 1)
+clips = st.floats(0, allow_nan=False)  # an infinite clip is no clip
+noises = st.floats(0, allow_nan=False, allow_infinity=False)
+weights = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def phases(draw: st.DrawFn, clients: int) -> Phase:
+    pools = draw(st.integers(1, 3))
+
+    def column(of: st.SearchStrategy[Any], length: int = clients) -> np.ndarray:
+        # few distinct values, so that clients share classes
+        few = draw(st.lists(of, min_size=1, max_size=3))
+        return np.array(draw(st.lists(st.sampled_from(few), min_size=length, max_size=length)))
+
+    return Phase(
+        rounds=draw(st.integers(1, 10**6)),
+        rate=column(rates),
+        clip=column(clips),
+        noise=column(noises, pools),
+        pool=column(st.integers(0, pools - 1)),
+        weight=column(weights, pools),
+    )
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    clients = draw(
+        st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=8, unique=True)
+    )
+    parameter = st.one_of(
+        st.text(st.characters(exclude_categories=["Cs"])), weights, st.integers(), st.booleans()
+    )
+    return Plan(
+        method=draw(st.sampled_from(["one", "ünïcode"])),
+        clients=tuple(clients),
+        phases=tuple(draw(st.lists(phases(len(clients)), min_size=1, max_size=3))),
+        parameters=draw(st.dictionaries(st.sampled_from(["rounds", "clip"]), parameter)),
+    )
+
+
+def two_pools() -> Phase:
+    return Phase(
+        rounds=4,
+        rate=np.array([0.5, 0.25, 1.0]),
+        clip=np.array([1.0, 2.0, 0.0]),
+        noise=np.array([3.0, 5.0]),
+        pool=np.array([0, 1, 1]),
+        weight=np.array([0.1, 0.2]),
+    )
+
+
+def plan_of(*parts: Phase) -> Plan:
+    return Plan("made", tuple(f"c{i}" for i in range(len(parts[0].rate))), parts)
+
+
+# phases
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"rounds": 0}, "rounds must be at least 1"),
+        ({"rounds": -1}, "rounds must be at least 1"),
+        ({"rounds": math.nan}, "rounds"),
+        ({"rounds": math.inf}, "rounds"),
+        ({"rounds": 2.5}, "rounds"),
+        ({"rate": np.array([0.5, 0.25])}, "one entry for each client"),
+        ({"clip": np.array([1.0, 2.0])}, "one entry for each client"),
+        ({"pool": np.array([0, 1])}, "one entry for each client"),
+        ({"noise": np.array([3.0, 5.0, 1.0])}, "one entry for each pool"),
+        ({"weight": np.array([3.0])}, "one entry for each pool"),
+        ({"rate": np.array([0.5, 0.25, 1 + 1e-15])}, "a rate lies between 0 and 1"),
+        ({"rate": np.array([0.5, -1e-300, 1])}, "a rate lies between 0 and 1"),
+        ({"rate": np.array([0.5, np.nan, 1])}, "a rate lies between 0 and 1"),
+        ({"clip": np.array([1.0, 2.0, -1e-300])}, "a clip is at least 0"),
+        ({"clip": np.array([1.0, 2.0, np.nan])}, "a clip is at least 0"),
+        ({"clip": np.array([1.0, 2.0, -np.inf])}, "a clip is at least 0"),
+        ({"noise": np.array([3.0, -1.0])}, "noise is finite and at least 0"),
+        ({"noise": np.array([3.0, np.inf])}, "noise is finite and at least 0"),
+        ({"noise": np.array([np.nan, 1.0])}, "noise is finite and at least 0"),
+        ({"pool": np.array([0, 1, 2])}, "a pool is one of those that have noise"),
+        ({"pool": np.array([0, -1, 1])}, "a pool is one of those that have noise"),
+        ({"pool": np.array([0, 0.5, 1])}, "pool"),
+        ({"weight": np.array([np.inf, 1.0])}, "a weight is finite"),
+        ({"weight": np.array([1.0, np.nan])}, "a weight is finite"),
+        ({"rate": np.full((3, 2), 0.5)}, "one entry for each client"),
+        ({"noise": np.full((2, 2), 0.5)}, "one entry for each pool"),
+    ],
+)
+def test_a_phase_that_cannot_be_is_refused(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(PlanError, match="this phase cannot be") as caught:
+        replace(two_pools(), **change)
+    assert reason in str(caught.value)
+
+
+def test_everything_that_is_wrong_with_a_phase_is_said() -> None:
+    with pytest.raises(PlanError, match="rounds must be at least 1; a clip is at least 0"):
+        replace(two_pools(), rounds=0, clip=np.array([1.0, -1.0, 1.0]))
+
+
+def test_one_pool_divides_by_the_expected_number_of_updates() -> None:
+    phase = Phase.one_pool(5, np.array([0.5, 0.25, 0.25]), np.array([1.0, 2.0, 3.0]), noise=4.0)
+    assert phase.rounds == 5
+    np.testing.assert_array_equal(phase.noise, [4.0])
+    np.testing.assert_array_equal(phase.pool, [0, 0, 0])
+    np.testing.assert_array_equal(phase.weight, [1.0])
+    np.testing.assert_array_equal(Phase.one_pool(1, np.full(8, 0.25), np.ones(8), 1.0).weight, [0.5])
+
+
+def test_one_pool_of_nobody_does_not_move_the_model() -> None:
+    np.testing.assert_array_equal(Phase.one_pool(1, np.zeros(3), np.ones(3), 1.0).weight, [0.0])
+
+
+def test_nobody_can_change_a_plan_later() -> None:
+    """A certificate is of a digest: what is released must not move away from it."""
+    rate, clip = np.full(2, 0.5), np.ones(2)
+    plan = plan_of(Phase.one_pool(3, rate, clip, noise=1.0))
+    digest = plan.digest()
+    clip[1] = 100.0
+    rate[1] = 1.0
+    assert plan.digest() == digest
+    assert plan.phases[0].clip[1] == 1.0 and plan.phases[0].rate[1] == 0.5
+    phase = plan.phases[0]
+    for column in (phase.rate, phase.clip, phase.noise, phase.pool, phase.weight):
+        with pytest.raises(ValueError, match="read-only"):
+            column[-1] = 0
+
+
+# plans
+
+
+def test_a_plan_needs_phases_and_one_entry_for_each_client() -> None:
+    with pytest.raises(PlanError, match="at least one phase"):
+        Plan("made", ("a",), ())
+    with pytest.raises(PlanError, match="one entry for each of its clients"):
+        Plan("made", ("a", "b"), (two_pools(),))
+    with pytest.raises(PlanError, match="one entry for each of its clients"):
+        plan_of(two_pools(), Phase.one_pool(1, np.ones(2), np.ones(2), 1.0))
+
+
+def test_a_plan_of_nobody_or_of_one_client_twice_is_refused() -> None:
+    with pytest.raises(PlanError):
+        Plan("made", (), (Phase.one_pool(1, np.ones(0), np.ones(0), 1.0),))
+    with pytest.raises(PlanError):
+        Plan("made", ("a", "a"), (Phase.one_pool(1, np.ones(2), np.ones(2), 1.0),))
+
+
+def test_rounds_and_cohort() -> None:
+    plan = plan_of(two_pools(), Phase.one_pool(12, np.array([0.0, 0.5, 0.25]), np.ones(3), 1.0))
+    assert plan.rounds == 16
+    assert plan.cohort == pytest.approx((4 * 1.75 + 12 * 0.75) / 16)
+
+
+def test_phase_of_finds_the_phase_of_each_round() -> None:
+    plan = plan_of(
+        replace(two_pools(), rounds=2), replace(two_pools(), rounds=1), replace(two_pools(), rounds=3)
+    )
+    assert [plan.phase_of(t) for t in range(1, 7)] == [0, 0, 1, 2, 2, 2]
+    for beyond in (0, -1, 7):
+        with pytest.raises(PlanError, match=f"round {beyond} is not in this plan of 6 rounds"):
+            plan.phase_of(beyond)
+
+
+def test_release_divides_the_noise_of_the_pool_by_the_clip() -> None:
+    phase = two_pools()
+    rate, multiplier = plan_of(phase).release(phase)
+    np.testing.assert_array_equal(rate, phase.rate)
+    np.testing.assert_array_equal(multiplier, [3.0 / 1.0, 5.0 / 2.0, math.inf])
+
+
+@pytest.mark.parametrize(
+    ("clip", "noise", "multiplier"),
+    [
+        (0.0, 1.0, math.inf),
+        (-0.0, 1.0, math.inf),
+        (0.0, 0.0, math.inf),  # who cannot change the sum loses nothing, even without noise
+        (1.0, 0.0, 0.0),
+        (1.0, -0.0, 0.0),
+        (math.inf, 1.0, 0.0),  # without a clip no noise is enough
+        (math.inf, 0.0, 0.0),
+        (5e-324, 5e-324, 1.0),
+        (1e300, 5e-324, 0.0),
+    ],
+)
+def test_release_at_the_edges(clip: float, noise: float, multiplier: float) -> None:
+    phase = Phase.one_pool(1, np.array([0.5]), np.array([clip]), noise)
+    assert plan_of(phase).release(phase)[1].tolist() == [multiplier]
+
+
+@given(phases(4))
+def test_release_never_promises_more_than_noise_over_clip(phase: Phase) -> None:
+    with np.errstate(over="ignore"):
+        _, multiplier = plan_of(phase).release(phase)
+    assert not np.isnan(multiplier).any() and (multiplier >= 0).all()
+    changes = phase.clip > 0
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(
+            multiplier[changes], phase.noise[phase.pool[changes]] / phase.clip[changes]
+        )
+    assert np.isinf(multiplier[~changes]).all()
+
+
+def test_steps_of_the_first_rounds() -> None:
+    later = Phase.one_pool(3, np.array([0.1, 0.2, 0.3]), np.ones(3), 2.0)
+    plan = plan_of(two_pools(), later)
+    whole = plan.steps()
+    assert whole.count.tolist() == [4, 3]
+    np.testing.assert_array_equal(whole.rate, [two_pools().rate, later.rate])
+    np.testing.assert_array_equal(whole.multiplier, [[3.0, 2.5, math.inf], [2.0, 2.0, 2.0]])
+    assert plan.steps(7).count.tolist() == plan.steps(100).count.tolist() == [4, 3]
+    assert plan.steps(5).count.tolist() == [4, 1]
+    assert plan.steps(4).count.tolist() == [4]
+    assert plan.steps(1).count.tolist() == [1]
+    nothing = plan.steps(0)
+    assert nothing.rate.shape == nothing.multiplier.shape == (0, 3) and nothing.count.shape == (0,)
+
+
+def test_steps_of_some_clients_and_one_after_the_other() -> None:
+    one = Steps.same(np.array([0.1, 0.2, 0.3]), np.array([1.0, 2.0, 3.0]), 5)
+    assert one.rate.shape == (1, 3) and one.count.tolist() == [5]
+    some = one.of(np.array([2, 0]))
+    np.testing.assert_array_equal(some.rate, [[0.3, 0.1]])
+    np.testing.assert_array_equal(some.multiplier, [[3.0, 1.0]])
+    both = Steps.none(3).then(one).then(one)
+    assert both.count.tolist() == [5, 5]
+    np.testing.assert_array_equal(both.multiplier, [[1.0, 2.0, 3.0]] * 2)
+    assert both.count.dtype == np.int64
+
+
+# classes
+
+
+@given(plans())
+def test_clients_are_in_one_class_just_where_they_are_treated_alike(plan: Plan) -> None:
+    def treatment(i: int) -> tuple[float, ...]:
+        return tuple(float(c[i]) for p in plan.phases for c in (p.rate, p.clip, p.pool))
+
+    number: dict[tuple[float, ...], int] = {}
+    expected = [number.setdefault(treatment(i), len(number)) for i in range(len(plan.clients))]
+    assert plan.classes.tolist() == expected
+
+
+def test_classes_of_many_clients_over_many_phases() -> None:
+    rng = np.random.default_rng(0)
+    parts = [Phase.one_pool(1, rng.random(2000), rng.random(2000), 1.0) for _ in range(20)]
+    assert plan_of(*parts).classes.tolist() == list(range(2000))
+
+
+# JSON and digest
+
+
+@settings(deadline=None)
+@given(plans())
+def test_json_and_back_is_exact(plan: Plan) -> None:
+    text = plan.to_json()
+    again = Plan.from_json(text)
+    assert (again.method, again.clients, again.unit) == (plan.method, plan.clients, plan.unit)
+    assert (again.adjacency, again.noise_at) == (plan.adjacency, plan.noise_at)
+    assert dict(again.parameters) == dict(plan.parameters)
+    assert len(again.phases) == len(plan.phases)
+    for one, other in zip(again.phases, plan.phases, strict=True):
+        assert one.rounds == other.rounds
+        for name in ("rate", "clip", "noise", "pool", "weight"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+            assert getattr(one, name).dtype == getattr(other, name).dtype
+    assert again.to_json() == text
+    assert again.digest() == plan.digest()
+
+
+def test_json_is_readable_by_every_parser() -> None:
+    phase = Phase.one_pool(1, np.full(3, 0.1), np.array([math.inf, 1.0, math.inf]), 0.0)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    record = json.loads(plan_of(phase).to_json(), parse_constant=refuse)
+    assert record["format"] == FORMAT
+    assert record["class"] == [0, 1, 0]
+    assert record["phases"] == [
+        {"rounds": 1, "rate": [0.1, 0.1], "clip": ["inf", 1.0], "pool": [0, 0], "noise": [0.0]}
+        | {"weight": phase.weight.tolist()}
+    ]
+
+
+def test_dump_writes_infinities_as_words_and_refuses_what_is_not_a_number() -> None:
+    assert json.loads(dump({"a": [math.inf, {"b": -math.inf}], "c": 1})) == {
+        "a": ["inf", {"b": "-inf"}],
+        "c": 1,
+    }
+    with pytest.raises(ValueError, match="JSON"):
+        dump({"a": math.nan})
+
+
+@settings(deadline=None)
+@given(plan=plans(), data=st.data())
+def test_digest_changes_with_any_single_number(plan: Plan, data: st.DataObject) -> None:
+    number = data.draw(st.integers(0, len(plan.phases) - 1))
+    phase = plan.phases[number]
+    name = data.draw(st.sampled_from(["rounds", "rate", "clip", "noise", "pool", "weight"]))
+    if name == "rounds":
+        other = replace(phase, rounds=phase.rounds + 1)
+    else:
+        values = getattr(phase, name).copy()
+        i = data.draw(st.integers(0, len(values) - 1))
+        if name == "pool":
+            values[i] = (values[i] + 1) % len(phase.noise)
+        else:
+            values[i] = np.nextafter(values[i], 0.5 if values[i] != 0.5 else 0.25)
+        if values[i] == getattr(phase, name)[i]:
+            return
+        other = replace(phase, **{name: values})
+    changed = replace(plan, phases=(*plan.phases[:number], other, *plan.phases[number + 1 :]))
+    assert changed.digest() != plan.digest()
+
+
+def test_digest_changes_with_clients_method_parameters_and_order_of_phases() -> None:
+    one, two = two_pools(), replace(two_pools(), rounds=7)
+    plan = replace(plan_of(one, two), parameters={"clip": 1.0})
+    others = [
+        replace(plan, method="other"),
+        replace(plan, clients=("c0", "c2", "c1")),
+        replace(plan, parameters={"clip": 2.0}),
+        replace(plan, parameters={}),
+        replace(plan, phases=(two, one)),
+        replace(plan, phases=(one,)),
+        replace(plan, phases=(replace(one, rounds=2), replace(one, rounds=2), two)),
+    ]
+    assert len({plan.digest(), *(other.digest() for other in others)}) == 1 + len(others)
+    assert plan.digest() == replace(plan, phases=(two_pools(), two)).digest()
+
+
+def test_whole_numbers_are_the_same_numbers() -> None:
+    """Written and read again, a plan keeps its digest, whichever kinds of numbers it was made from."""
+    phase = Phase.one_pool(np.int64(2), np.array([1, 1]), np.array([1, 2]), 1)  # type: ignore[arg-type]
+    plan = Plan("made", ("a", "b"), (phase,), parameters={"rounds": np.int64(2)})  # type: ignore[dict-item]
+    assert Plan.from_json(plan.to_json()).digest() == plan.digest()
+
+
+def test_infinite_parameters_come_back_as_numbers() -> None:
+    plan = replace(plan_of(two_pools()), parameters={"clip": math.inf})
+    assert Plan.from_json(plan.to_json()).parameters == {"clip": math.inf}
+
+
+def record_of(plan: Plan) -> dict[str, Any]:
+    return dict(json.loads(plan.to_json()))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not a plan of Discretion"),
+        ("{", "not a plan of Discretion"),
+        ("[]", "format is None"),
+        ("{}", "format is None"),
+        ('{"format": "discretion-plan/2"}', "format is 'discretion-plan/2', expected 'discretion-plan/1'"),
+        (f'{{"format": "{FORMAT}"}}', "not a plan of Discretion: KeyError"),
+    ],
+)
+def test_what_is_not_a_plan_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(PlanError, match="not a plan of Discretion") as caught:
+        Plan.from_json(text)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["class", "phases", "clients", "method", "parameters", "unit", "adjacency"])
+def test_a_plan_with_a_part_missing_is_refused(key: str) -> None:
+    record = record_of(plan_of(two_pools()))
+    del record[key]
+    with pytest.raises(PlanError, match=key):
+        Plan.from_json(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("unit", "record"), ("adjacency", "replace"), ("noise_at", "clients"), ("unit", None)]
+)
+def test_a_plan_of_another_kind_is_refused(key: str, value: object) -> None:
+    record = record_of(plan_of(two_pools())) | {key: value}
+    with pytest.raises(PlanError, match=f"this plan has {key}"):
+        Plan.from_json(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rate", ["nan", 0.25, 1.0]),
+        ("rate", [-0.1, 0.25, 1.0]),
+        ("rate", [1.1, 0.25, 1.0]),
+        ("rate", ["often", 0.25, 1.0]),
+        ("rate", [None, 0.25, 1.0]),
+        ("rate", [0.5]),
+        ("rate", 0.5),
+        ("clip", [-1.0, 2.0, 0.0]),
+        ("clip", ["nan", 2.0, 0.0]),
+        ("noise", ["inf", 1.0]),
+        ("noise", ["nan", 1.0]),
+        ("noise", []),
+        ("noise", [-1.0, 1.0]),
+        ("pool", [0, 1, 9]),
+        ("pool", [0, 1, -1]),
+        ("pool", [0, 1, 2**70]),
+        ("pool", [0, 1, 0.5]),
+        ("weight", ["inf", 1.0]),
+        ("rounds", 0),
+        ("rounds", 2.7),
+        ("rounds", float("inf")),
+        ("rounds", "many"),
+        ("rounds", None),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(key: str, value: object) -> None:
+    record = record_of(plan_of(two_pools()))
+    record["phases"][0][key] = value
+    with pytest.raises(PlanError):
+        Plan.from_json(json.dumps(record).replace("Infinity", "1e999"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("class", [0, 1]),
+        ("class", [0, 1, 3]),
+        ("class", [0, 1, -1]),
+        ("class", [0, 1, 0.5]),
+        ("class", ["a", "b", "c"]),
+        ("clients", ["a", "b"]),
+        ("clients", "abc"),
+        ("clients", ["a", "b", 3]),
+        ("clients", ["a", "b", "a"]),
+        ("clients", None),
+        ("phases", []),
+        ("phases", [1]),
+        ("parameters", []),
+        ("parameters", None),
+    ],
+)
+def test_parts_that_cannot_be_are_refused(key: str, value: object) -> None:
+    record = record_of(plan_of(two_pools())) | {key: value}
+    with pytest.raises(PlanError):
+        Plan.from_json(json.dumps(record))
+
+
+def test_parse_insists_on_the_format() -> None:
+    assert parse('{"format": "x/1", "a": 1}', "x/1", "thing") == {"format": "x/1", "a": 1}
+    with pytest.raises(PlanError, match="not a thing of Discretion: format is 'y', expected 'x/1'"):
+        parse('{"format": "y"}', "x/1", "thing")
