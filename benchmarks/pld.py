@@ -15,7 +15,10 @@ from discretion.accounting.pld import Pld
 from discretion.plan import Steps
 
 Setting = tuple[float, float, int, float]  # rate, multiplier, count, delta
-HEAD = "     rate  multiplier  count    delta |  optimistic        ours        dp-acc   ratio |  ms ours   ms dp-acc"
+HEAD = (
+    "     rate  multiplier  count    delta |  optimistic        ours        dp-acc   ratio |"
+    "  ms ours   ms dp-acc"
+)
 
 
 def draw(random: np.random.Generator) -> Setting:

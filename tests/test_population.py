@@ -177,7 +177,7 @@ def test_nobody_can_change_a_population_later() -> None:
 # CSV
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(population=populations())
 def test_csv_and_back_is_exact(population: Population, tmp_path_factory: pytest.TempPathFactory) -> None:
     again = read(tmp_path_factory.getbasetemp(), population.to_csv())
@@ -197,7 +197,7 @@ def test_odd_names_come_back_from_csv(tmp_path: Path, name: str) -> None:
     assert read(tmp_path, population.to_csv()).client == (name,)
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(population=populations(), data=st.data())
 def test_digest_changes_with_any_single_fact(population: Population, data: st.DataObject) -> None:
     column = data.draw(st.sampled_from([*COLUMNS, *(["trait"] if population.traits else [])]))

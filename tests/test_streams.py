@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from discretion.streams import Purpose, shuffle_keys, stream
+from discretion.streams import Purpose, plan_stream, shuffle_keys, stream
 
 
 def words(rng: np.random.Generator, count: int = 4) -> tuple[int, ...]:
@@ -20,7 +20,7 @@ def test_the_same_stream_again(seed: int, purpose: Purpose, counter: list[int]) 
 
 
 def test_no_stream_repeats_another() -> None:
-    counters = [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1), (2**32,), (2**32 + 1,)]
+    counters = [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1), (2**32 - 1,)]
     seeds = [0, 1, 2**32, 2**64, 2**64 + 1]
     drawn = [
         word
@@ -28,6 +28,21 @@ def test_no_stream_repeats_another() -> None:
         for word in words(stream(seed, purpose, *counter))
     ]
     assert len(set(drawn)) == len(drawn) == 4 * len(seeds) * len(Purpose) * len(counters)
+
+
+def test_two_plans_share_no_stream_under_one_seed() -> None:
+    """However alike their digests are, up to the half of them that makes the key."""
+    alike = "0" * 64
+    digests = [alike, *(alike[:i] + "1" + alike[i + 1 :] for i in range(32)), "f" * 64]
+    drawn = [words(stream(1, purpose, 1)) for purpose in Purpose] + [
+        words(plan_stream(seed, purpose, digest, *counter))
+        for seed in (1, 2)
+        for purpose in (Purpose.COINS, Purpose.NOISE)
+        for digest in digests
+        for counter in ((1,), (2,), (1, 0), (1, 1))
+    ]
+    assert len(set(drawn)) == len(drawn)
+    assert words(plan_stream(1, Purpose.NOISE, alike, 1)) == words(plan_stream(1, Purpose.NOISE, alike, 1))
 
 
 def test_purposes_have_keys_of_their_own() -> None:

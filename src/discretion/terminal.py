@@ -17,6 +17,7 @@ from discretion.accounting import Certificate
 from discretion.methods import Method
 from discretion.plan import Plan, dump
 from discretion.population import Floats, Population
+from discretion.report import Summary
 from discretion.tasks.datasets import Entry
 
 out = Console(highlight=False)
@@ -25,7 +26,7 @@ err = Console(stderr=True, highlight=False)
 
 def say(message: str) -> None:
     """For people, beside the output proper."""
-    err.print(message, markup=False)
+    err.print(message, markup=False, soft_wrap=True)
 
 
 def print_json(record: dict[str, Any]) -> None:
@@ -128,7 +129,7 @@ def fail(message: str, as_json: bool) -> None:
         sys.stderr.write(json.dumps({"error": message}) + "\n")
     else:
         err.print("[bold red]discretion:[/] ", end="")
-        err.print(message, markup=False)
+        err.print(message, markup=False, soft_wrap=True)
 
 
 def methods_table(methods: Sequence[Method]) -> Table:
@@ -171,3 +172,38 @@ def data_table(entries: Sequence[Entry]) -> Table:
         size = f"{entry.download / 1e6:.0f} MB" if entry.download else ""
         table.add_row(entry.name, records, size, entry.licence, entry.about)
     return table
+
+
+def comparison_table(rows: Sequence[Summary]) -> Table:
+    """Best first: what each method reached, and what that cost each budget class."""
+    classes = list(dict.fromkeys(name for row in rows for name in row.spent))
+    few = len(classes) <= 4
+    table = Table(caption=f"{classes[0]}: epsilon spent by clients of that budget" if few else None)
+    table.add_column("method", overflow="fold")
+    table.add_column("accuracy %", justify="right")
+    for name in classes if few else ["spent of budget"]:
+        table.add_column(name, justify="right")
+    table.add_column("budgets", justify="right")
+    for row in rows:
+        spent = [epsilon(row.spent[name]) if name in row.spent else "" for name in classes]
+        if not few:
+            shares = np.array([row.spent[name] / row.budget[name] for name in row.spent])
+            spent = ["∞" if np.isinf(shares).any() else f"{shares.min():.0%} to {shares.max():.0%}"]
+        label = f"{row.label}\n[dim]{'; '.join(row.remarks)}[/]" if row.remarks else row.label
+        table.add_row(label, _accuracy(row), *spent, VERDICTS[row.verdict])
+    return table
+
+
+def _accuracy(row: Summary) -> str:
+    if row.accuracy is None:
+        return "not yet"
+    spread = f" ± {100 * row.accuracy_std:.1f}" if row.accuracy_std is not None else ""
+    return f"{100 * row.accuracy:.1f}{spread}"
+
+
+VERDICTS = {
+    "within": "[green]kept[/]",
+    "over": "[bold red]broken[/]",
+    "none": "[yellow]no privacy[/]",
+    "broken": "[bold red]unproven[/]",
+}

@@ -48,12 +48,13 @@ class View:
 
 
 def discretise(
-    rate: Floats, multiplier: Floats, spacing: Floats, first: Ints, bins: int
+    rate: Floats, multiplier: Floats, spacing: Floats, first: Ints, bins: Ints
 ) -> tuple[Losses, Losses]:
     """The loss of one step of K clients, (K, 1) each: when the client is removed, and when added.
 
     The grid is log(1 - rate) + i * spacing for i = first, ..., first + bins - 1, so that it meets the
-    least possible loss (it is i * spacing where the rate is 1).
+    least possible loss (it is i * spacing where the rate is 1). Clients with fewer bins than others have
+    what a removed one could lose beyond them at infinity, and what an added one could at its place.
 
     Connect the dots (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022): whatever lies between two
     grid points is divided among them so that its probability under P and under Q stays the same. The
@@ -61,13 +62,15 @@ def discretise(
     is convex; so it lies above it, and so does every composition (Zhu, Dong and Wang 2022, theorem 10).
 
     Guarantees:
-        At every epsilon the hockey-stick curve of the result is at least the true one.
+        At every epsilon the hockey-stick curve of the result is at least the true one (up to the rounding
+        of the grid points themselves, which `epsilon` adds as `blur`).
         What lies above the grid is divided among its last point and infinity by the same rule; what lies
         below moves up to its first point.
         Mass and `infinite` sum to 1.
         Rounding is on the safe side: the part that moves up is raised by a bound on its rounding error.
     """
-    steps = (first + np.arange(bins)) * spacing  # (K, B)
+    place = np.arange(bins.max())
+    steps = (first + place) * spacing  # (K, B)
     with np.errstate(divide="ignore"):
         base = np.where(rate < 1, np.log1p(-rate), 0.0)
         # exp(loss) - (1 - rate), without cancellation
@@ -88,14 +91,16 @@ def discretise(
     mass = total - up
     mass[:, 1:] += up[:, :-1]
     mass[:, :1] += (1 - rate) * without[:, :1] + rate * within[:, :1]
-    removed = Losses(mass, base + steps[:, :1], up[:, -1:])
+    outside = place >= bins  # of the client's own grid: above all of it
+    infinite = up[:, -1:] + np.where(outside, mass, 0.0).sum(axis=1, keepdims=True)
+    removed = Losses(np.where(outside, 0.0, mass), base + steps[:, :1], infinite)
 
     # Added: the same with P and Q exchanged and the losses negated, so that up is towards lower x.
     width[:, -1], width[:, 0] = width[:, 0], 1.0
     total = without[:, :-1]
     up = excess * without[:, :-1] - rate * within[:, :-1]
     up += excess * without_error[:, :-1] + rate * within_error[:, :-1]
-    up = np.clip(up / (width * (excess + 1 - rate)), 0.0, total)
+    up = np.clip(up / (width * (excess + (1 - rate))), 0.0, total)
     mass = total - up
     mass[:, :-1] += up[:, 1:]
     mass[:, -1:] += without[:, -1:]
@@ -135,8 +140,8 @@ def epsilon(parts: Sequence[tuple[Losses, Floats]], delta: Floats, view: View) -
           so inside nothing is understated.
         - What lies above the view is bounded by Chernoff, with the moments of the discrete losses, and
           added to delta; what lies below it does not count towards delta, and no answer is below it.
-        - The rounding of both Fourier transforms and of the powers is bounded in the largest norm, and
-          that bound is added to the composed mass at every point.
+        - The rounding of both Fourier transforms and of the powers is bounded, and the bound is added to
+          the composed mass at every point.
         - Infinite losses compose as 1 - (1 - infinite)^count.
     """
     size, tilt, spacing = view.size, view.tilt, view.spacing
@@ -152,9 +157,9 @@ def epsilon(parts: Sequence[tuple[Losses, Floats]], delta: Floats, view: View) -
         total = weighed.sum(axis=1, keepdims=True)
         circle = _fold(weighed / total, size)
         norm = np.sqrt(size * (circle**2).sum(axis=1, keepdims=True))
-        spectra.append((rfft(circle, axis=1), transform * norm + 8 * UNIT, count))
+        spectra.append((rfft(circle, axis=1), transform * norm, count))
         relative += count * UNIT * (64 + 8 * exponent[:, -1:] + 8 * np.abs(top))
-        blur += count * UNIT * (16 + 16 * np.abs(losses.start) + 16 * spacing * losses.mass.shape[1])
+        blur += count * 16 * UNIT * (1 + np.abs(losses.start) + spacing * losses.mass.shape[1])
         log_moment += count * (top + np.log(total))
         log_finite += count * np.log1p(-losses.infinite)
         origin += count * losses.start
@@ -167,9 +172,10 @@ def epsilon(parts: Sequence[tuple[Losses, Floats]], delta: Floats, view: View) -
     loss = origin + (first + np.arange(size + 1)) * spacing  # (K, size + 1): the last is out of view
     log_scale = log_moment - tilt * (view.aim - origin)
     relative += UNIT * (8 * size + 8 * np.abs(log_moment) + 8 * tilt * np.abs(view.aim - origin))
-    scale = np.exp(log_scale + relative)
     infinite = -np.expm1(log_finite) * (1 + 8 * UNIT)
-    found = _root(composed * scale, loss, infinite, scale, delta, view)
+    with np.errstate(over="ignore", invalid="ignore"):  # far beside the point, where it proves nothing
+        scale = np.exp(log_scale + relative)
+        found = _root(composed * scale, loss, infinite, scale, delta, view)
     return found + blur + 8 * UNIT * (np.abs(origin) + np.abs(found))
 
 
@@ -199,11 +205,13 @@ def _root(
     left = np.concatenate([beyond + fall, beyond], axis=1)  # the curve one point below each point
     where = (left[:, :-1] > delta).sum(axis=1, keepdims=True)  # the curve falls: these come first
     at = np.maximum(where - 1, 0)
-    room = (delta - np.take_along_axis(left, at + 1, axis=1)) / np.take_along_axis(slope, at, axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        root = np.take_along_axis(loss, at, axis=1) + np.log1p(-np.maximum(room, 0.0))
+    room = delta - np.take_along_axis(left, at + 1, axis=1)
+    with np.errstate(divide="ignore"):
+        share = np.maximum(room / np.take_along_axis(slope, at, axis=1), 0.0)
+        root = np.take_along_axis(loss, at, axis=1) + np.log1p(-share)
     root = np.where(where == 0, least, np.maximum(root, least))
-    return np.where(left[:, -1:] > delta, np.inf, root)
+    proven = (beyond <= delta) & ~np.isnan(left[:, :1])  # whatever is not a number ends up in the first
+    return np.where(proven, root, np.inf)
 
 
 def _from_above(terms: Floats) -> Floats:
@@ -219,24 +227,26 @@ def _fold(mass: Floats, size: int) -> Floats:
 
 
 def _product(spectra: Sequence[tuple[Complexes, Floats, Floats]], size: int) -> tuple[Complexes, Floats]:
-    """The product of (K, F) spectra to whole (K, 1) powers, and a bound (K, 1) on what rounding does to it.
+    """The product of (K, F) spectra to whole (K, 1) powers, and a bound (K, 1) on its rounding.
 
-    Each spectrum comes with a bound on its error, (K, 1), and its power. Since
-    |a^n - b^n| <= n |a - b| max(|a|, |b|)^(n - 1), the errors of the product are bounded frequency by
-    frequency; no point of its inverse transform is wrong by more than their mean.
-    High frequencies, where the product is NEGLIGIBLE, are left out.
+    Each spectrum comes with a bound on the Euclidean norm of its error over all frequencies, and with its
+    power. As |a^n - b^n| <= n |a - b| max(|a|, |b|)^(n - 1), and by Cauchy and Schwarz, no point of the
+    inverse transform of the product is wrong by more than the bound, which also covers the rounding of the
+    multiplications. High frequencies, where the product is NEGLIGIBLE, are left out.
     """
-    log_size, share = np.zeros(spectra[0][0].shape), np.zeros(spectra[0][0].shape)
+    log_size = np.zeros(spectra[0][0].shape)  # of the product
+    log_sizes = []
     for spectrum, error, count in spectra:
-        largest = np.abs(spectrum) + error
-        log_size += count * np.log(largest)
-        share += count * error / largest
+        log_sizes.append(np.log(np.abs(spectrum) + error))
+        log_size += count * log_sizes[-1]
     kept = int(np.flatnonzero((log_size > np.log(NEGLIGIBLE)).any(axis=0))[-1]) + 1
-    noise = 2 * (np.exp(log_size[:, :kept]) * share[:, :kept]).sum(axis=1, keepdims=True) / size
-    product = np.ones((len(noise), kept), dtype=np.complex128)
-    for spectrum, _, count in spectra:
+    noise = np.full((len(log_size), 1), NEGLIGIBLE)
+    product = np.ones((len(log_size), kept), dtype=np.complex128)
+    for (spectrum, error, count), own in zip(spectra, log_sizes, strict=True):
+        rest = np.exp(2 * (log_size - own)[:, :kept]).sum(axis=1, keepdims=True)
+        noise += count * (error + 8 * UNIT * np.sqrt(size)) * np.sqrt(2 * rest) / size
         left, base = count.astype(np.int64), spectrum[:, :kept]
         while left.any():
             product = np.where(left & 1, product * base, product)
             left, base = left >> 1, base * base
-    return product, noise + NEGLIGIBLE
+    return product, noise

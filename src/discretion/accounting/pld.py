@@ -19,7 +19,7 @@ Step = tuple[float, float, int]  # rate, multiplier, count
 Problem = tuple[tuple[Step, ...], float]  # steps and delta
 
 STEEPEST = 500.0  # largest range of a single step's loss; exp() has to stay finite
-SMALLEST = 1e-300  # tail probability
+SMALLEST = 1e-100  # probability that is worked with; tails of the normal distribution end at 1e-308
 ALIKE = 1.25  # grids of single steps that differ by less are worked on together
 MISS = 0.05  # share of epsilon by which a first look may be beside it
 CLOSER = (1, 4, 16, 64)  # times finer grids for those
@@ -101,15 +101,18 @@ def _composed(steps: Compositions) -> Floats:
     spent = np.full(len(steps.delta), math.inf)
     low, high = steps.range()
     steep = ~((high - np.minimum(low, 0.0)).max(axis=1) < STEEPEST)
-    plain = (steps.rate == 1).all(axis=1) | steep | (steps.tail[:, 0] < SMALLEST)
-    if (~plain).any():
-        spent[~plain] = _sampled(steps.of(np.flatnonzero(~plain)))
-    plain |= np.isinf(spent)
+    extreme = (steps.tail[:, 0] < SMALLEST) | (steps.rate < SMALLEST).any(axis=1)
+    never = (steps.count * steps.rate).sum(axis=1) <= steps.delta  # it most likely takes no part at all
+    spent[never] = 0.0
+    sampled = np.flatnonzero(~(never | steep | extreme | (steps.rate == 1).all(axis=1)))
+    if len(sampled):
+        spent[sampled] = _sampled(steps.of(sampled))
+    plain = np.isinf(spent) & (steps.delta > 0)
     if plain.any():
         with np.errstate(divide="ignore"):
             shift = np.sqrt((steps.count[plain] / steps.multiplier[plain] ** 2).sum(axis=1))
         spent[plain] = gaussian.epsilon_of(shift, steps.delta[plain])
-    return np.where(steps.delta > 0, spent, math.inf)  # no noise that is Gaussian does without delta
+    return spent
 
 
 def _sampled(steps: Compositions) -> Floats:
@@ -157,7 +160,7 @@ def _evaluate(steps: Compositions, looks: Look) -> Floats:
                     steps.multiplier[k, s, None],
                     spacing[k],
                     first[k, s, None],
-                    int(bins[k, s].max()),
+                    bins[k, s, None],
                 )
                 for s in range(bins.shape[1])
             ]

@@ -12,7 +12,7 @@ TOLERANCE, LOOSEST = 2e-4, 8e-4  # share of epsilon that the grid may add; more 
 COMFORTABLE = 8192  # points of a composed grid
 SIZES = np.sort(np.concatenate([2 ** np.arange(8, 19), 3 * 2 ** np.arange(7, 18)]))
 SHARE = 1e-4  # of delta, that each end of the view may add to it
-NOISE = 1e-12  # rounding of one step in the transforms, as a share of the composed loss
+NOISE = 6e-15  # rounding of a transform
 COARSE = np.geomspace(1e-6, 30.0, 22)  # tilts, per standard deviation of the composed loss
 FINE = np.linspace(0.0, 1.0, 18)  # tilts between two of them
 NODES = 128  # of the quadrature
@@ -100,22 +100,23 @@ def look(steps: Compositions, known: Floats | None = None, finer: int = 1) -> Lo
 
     tilt = np.concatenate([coarse.tilt, fine.tilt], axis=2)  # (K, 2, T)
     cumulant = np.concatenate([coarse.cumulant, fine.cumulant], axis=2)
+    cumulant += total * spacing**2 * (tilt + tilt**2) / 8  # what the grid adds, and more for coarse ones
     chernoff = cumulant - tilt * aim
     small = log_delta + math.log(SHARE) - np.minimum(0.0, np.log(10 / tilt))
     above = (chernoff - small) / tilt  # what lies this far above the aim is a small share of delta
     from_below = -small / tilt  # the same of what comes round the circle of this length from below
-    # and of what comes round from above: down to the aim, or where that was wrong once, down to 0
-    lowest = aim if known is None else 0.0
+    # and of what comes round from above, down to somewhat below the aim; where that was wrong, to 0
+    deviation = np.sqrt(_pick(fine.variance, at))
+    lowest = 0.0 if known is not None else aim - np.minimum(0.2 * aim, deviation)
     stronger = tilt[:, :, None, :] - tilt[..., None]
     with np.errstate(divide="ignore", invalid="ignore"):
         from_above = ((cumulant - tilt * lowest)[:, :, None, :] - small[..., None]) / stronger
     from_above = np.where(stronger > 0, from_above, np.inf).min(axis=3)
-    room = 0.5 * np.sqrt(_pick(fine.variance, at))
-    length = np.maximum(np.maximum(above + room, from_below), from_above)
+    length = np.maximum(np.maximum(above + 0.5 * deviation, from_below), from_above)
     variance = np.maximum(np.concatenate([coarse.variance, fine.variance], axis=2), TINY)
-    noise = np.log(NOISE * total / (tilt * (1 + tilt) * np.sqrt(variance)))
-    clean = chernoff + noise < log_delta + math.log(SHARE)
-    best = np.where(clean, length, 1e9 * length).argmin(axis=2)[..., None]
+    points = np.sqrt(3.5 * spacing * np.sqrt(variance))
+    noise = chernoff - log_delta + np.log(NOISE / SHARE * total / (1 + tilt)) - np.log(tilt * points)
+    best = (np.log(length) + np.logaddexp(0.0, noise)).argmin(axis=2)[..., None]
     tilt, above, length = _pick(tilt, best), _pick(above, best), _pick(length, best)
     longest = length.max(axis=1)  # (K, 1)
     need = longest / spacing[:, 0]

@@ -100,15 +100,16 @@ def _run_all(
                 running[folder] = _start(folder)
             for folder, process in list(running.items()):
                 if process.poll() is not None:
+                    problem = process.communicate()[1].strip()
                     del running[folder]
                     if process.returncode != 0:
-                        raise DiscretionError(f"{folder.path.name}: {process.communicate()[1].strip()}")
+                        raise DiscretionError(f"{folder.path.name}: {problem}")
             on_progress([_look(folder, total[folder]) for folder in folders])
             time.sleep(POLL_SECONDS)
     finally:
         for process in running.values():
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 def _start(folder: RunFolder) -> subprocess.Popen[str]:

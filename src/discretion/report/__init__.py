@@ -8,7 +8,7 @@ from discretion.errors import InputError
 from discretion.report import wording
 from discretion.report.comparing import group
 from discretion.report.groups import Group, Verdict
-from discretion.report.page import page
+from discretion.report.page import render
 from discretion.report.reading import read_runs
 
 __all__ = ["Summary", "summarise", "write"]
@@ -42,7 +42,7 @@ class Summary:
 def write(folders: Sequence[Path], out: Path, title: str | None = None) -> None:
     """Write the report on these run folders to `out`, one HTML file that needs nothing else."""
     groups = group(read_runs(folders))
-    text = page(groups, title or wording.title(groups), out)
+    text = render(groups, title or wording.title(groups), out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")
@@ -72,5 +72,5 @@ def _summary(part: Group) -> Summary:
         budget={mine.name: mine.budget for mine in part.classes},
         verdict=part.verdict,
         comparable=not part.apart,
-        remarks=part.remarks,
+        remarks=(*(f"not comparable: {reason}" for reason in part.apart), *part.remarks),
     )

@@ -94,7 +94,7 @@ def accuracy(groups: Sequence[Group], style: dict[str, Style]) -> Figure:
             }
         )
     layout = _layout(340)
-    layout["xaxis"]["title"] = _title("Round")
+    layout["xaxis"] |= _rounds(max(int(part.curve.rounds[-1]) for part in groups), ticks=10)
     layout["yaxis"] |= {"tickformat": ".0%", "nticks": 7}
     return {"data": bands + lines, "layout": layout}
 
@@ -107,7 +107,7 @@ def spending(panel: Panel, style: dict[str, Style], as_share: bool) -> Figure:
     """
     some = panel.parts[0][1]
     budget = 1.0 if as_share else some.budget
-    lines = []
+    lines: list[Figure] = []
     for part, mine in panel.parts:
         name, look = html.escape(part.label), style[part.label]
         if any(_coincide(mine, other) for _, other in panel.parts[: len(lines)]):
@@ -132,7 +132,7 @@ def spending(panel: Panel, style: dict[str, Style], as_share: bool) -> Figure:
     }
     highest = max(budget, *(max(line["y"]) for line in lines))
     layout = _layout(210)
-    layout["xaxis"] |= {"nticks": 5, "title": _title("Round")}
+    layout["xaxis"] |= _rounds(some.rounds[-1], ticks=5)
     layout["yaxis"] |= {"range": [0, highest * HEADROOM], "nticks": 5}
     if as_share:
         layout["yaxis"]["tickformat"] = ".0%"
@@ -158,8 +158,11 @@ def _line(look: Style, x: list[int], y: list[float], name: str) -> Figure:
     }
 
 
-def _title(words: str) -> Figure:
-    return {"text": words, "standoff": 6, "font": {"size": 12}}
+def _rounds(last: int, ticks: int) -> Figure:
+    """Round numbers are whole: the ticks, too."""
+    steps = (factor * 10**power for power in range(9) for factor in (1, 2, 5))
+    step = next(step for step in steps if step * ticks >= last)
+    return {"dtick": step, "tick0": 0, "title": {"text": "Round", "standoff": 6, "font": {"size": 12}}}
 
 
 def _layout(height: int) -> Figure:
@@ -171,6 +174,12 @@ def _layout(height: int) -> Figure:
         "automargin": True,
         "tickfont": {"size": 12},
     }
+    pointer = {
+        "unifiedhovertitle": {"text": "Round %{x}"},
+        "spikecolor": "--line-strong",
+        "spikethickness": -2,  # negative: without an outline
+        "spikedash": "solid",
+    }
     return {
         "height": height,
         "margin": {"l": 8, "r": 12, "t": 10, "b": 8},
@@ -180,12 +189,13 @@ def _layout(height: int) -> Figure:
         "showlegend": False,
         "dragmode": False,
         "hovermode": "x unified",
+        "hoverdistance": -1,
         "hoverlabel": {
             "bgcolor": "--surface",
             "bordercolor": "--line-strong",
             "font": {"color": "--ink", "size": 13},
         },
-        "xaxis": {**axis, "showgrid": False, "showline": True, "ticks": "outside", "ticklen": 4},
+        "xaxis": {**axis, **pointer, "showgrid": False, "showline": True, "ticks": "outside", "ticklen": 4},
         "yaxis": dict(axis),
     }
 

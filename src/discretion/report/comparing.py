@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from discretion.errors import InputError
-from discretion.methods import METHODS
-from discretion.report.groups import Group
+from discretion.report.groups import Group, class_name, title
 from discretion.report.reading import Run
 
 # runs of one experiment may differ in these: they change nothing that the setting says
@@ -76,7 +75,6 @@ def _labels(firsts: Sequence[Run]) -> list[str]:
     labels = []
     for run in firsts:
         method = run.plan.method
-        title = METHODS[method].title if method in METHODS else method
         alike = [other.settings for other in firsts if other.plan.method == method]
         keys = [
             key
@@ -84,7 +82,7 @@ def _labels(firsts: Sequence[Run]) -> list[str]:
             if key not in ASIDE and len({repr(settings.get(key)) for settings in alike}) > 1
         ]
         told = [f"{key} {run.settings[key]}" for key in keys if key in run.settings]
-        labels.append(", ".join([title, *told]))
+        labels.append(", ".join([title(method), *told]))
     return [
         label if labels.count(label) == 1 else f"{label} ({run.name})"
         for label, run in zip(labels, firsts, strict=True)
@@ -102,7 +100,7 @@ def class_names(groups: Sequence[Group]) -> list[str]:
         low = min(mine.budgets[0] for mine in parts)
         high = max(mine.budgets[1] for mine in parts)
         same = len({mine.name for mine in parts}) == 1
-        names.append(parts[0].name if same else f"ε {low:.3g} to {high:.3g}")
+        names.append(parts[0].name if same else class_name(low, high))
     return names
 
 

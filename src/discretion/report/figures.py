@@ -18,7 +18,7 @@ def accuracy(groups: Sequence[Group], styles: dict[str, Style]) -> str:
         return section("accuracy", heading, "No run has been evaluated yet.")
     intro = "The line is the mean over seeds, the band one standard deviation to each side."
     if all(part.curve.runs == 1 for part in chosen):
-        intro = "One run for each method, so there is no band over seeds."
+        intro = "One seed only, so there is no band."
     if len(chosen) < len(groups):
         intro += " Rows of the table that cannot be compared, or have no figures yet, are not drawn."
     ends = (f"{part.label} ends at {wording.score(part.accuracy)}" for part in chosen if part.accuracy)

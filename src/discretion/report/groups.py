@@ -1,7 +1,7 @@
 """Runs that differ only in the seed, taken together: their mean, their spread, and each class's share."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -69,8 +69,16 @@ class Group:
         return self.first.plan.method
 
     @property
+    def title(self) -> str:
+        return title(self.method)
+
+    @property
     def idea(self) -> str:
         return METHODS[self.method].idea if self.method in METHODS else ""
+
+    @property
+    def paper(self) -> str:
+        return METHODS[self.method].paper if self.method in METHODS else ""
 
     @cached_property
     def counted(self) -> tuple[Run, ...]:
@@ -125,8 +133,13 @@ class Group:
 
     @cached_property
     def classes(self) -> tuple[BudgetClass, ...]:
-        """Strictest first."""
-        return tuple(_budget_class(self.runs, k) for k in range(len(self.first.classes[0])))
+        """Strictest first, each with a name of its own."""
+        found: dict[str, BudgetClass] = {}
+        for k in range(len(self.first.classes[0])):
+            made = _budget_class(self.runs, k)
+            name = f"{made.name} (class {k + 1})" if made.name in found else made.name
+            found[name] = replace(made, name=name)
+        return tuple(found.values())
 
     @cached_property
     def held_to_strictest(self) -> bool:
@@ -137,9 +150,8 @@ class Group:
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:
-        """What a reader must know before using the row's numbers."""
-        found = [f"not comparable: {reason}" for reason in self.apart]
-        found += [f"{run.name}: {run.broken}" for run in self.runs if run.broken]
+        """What a reader must know of the runs before using the numbers."""
+        found = [f"{run.name}: {run.broken}" for run in self.runs if run.broken]
         if self.verdict == "over":
             found += [_overspending(r) for r in self.runs if len(r.certificate.overspent)]
         if self.unfinished:
@@ -149,6 +161,10 @@ class Group:
         return tuple(found)
 
 
+def title(method: str) -> str:
+    return METHODS[method].title if method in METHODS else method
+
+
 def _overspending(run: Run) -> str:
     certificate, over = run.certificate, run.certificate.overspent
     worst = over[int(np.argmax(certificate.spent[over] - certificate.budget[over]))]
@@ -156,6 +172,11 @@ def _overspending(run: Run) -> str:
         f"{run.name}: {len(over)} of {len(run.population)} clients over budget, "
         f"worst is client {certificate.clients[worst]}"
     )
+
+
+def class_name(low: float, high: float) -> str:
+    """Of a class whose clients have different budgets."""
+    return f"ε {low:.3g} to {high:.3g}".replace("inf", "∞")
 
 
 def _budget_class(runs: Sequence[Run], k: int) -> BudgetClass:
@@ -169,7 +190,7 @@ def _budget_class(runs: Sequence[Run], k: int) -> BudgetClass:
     budgets = _ends([run.population.epsilon[who] for run, who in pairs])
     names = {run.classes[0][k] for run in runs}
     return BudgetClass(
-        name=names.pop() if len(names) == 1 else f"ε {budgets[0]:.3g} to {budgets[1]:.3g}",
+        name=names.pop() if len(names) == 1 else class_name(*budgets),
         clients=int(mine[0].sum()),
         budget=float(budget[top]),
         spent=float(spent[top]),

@@ -26,7 +26,7 @@
 
   function draw(chart) {
     const figure = coloured(JSON.parse(document.getElementById(chart.dataset.figure).textContent));
-    figure.layout.width = chart.clientWidth;
+    figure.layout.width = chart.drawn = chart.clientWidth;
     Plotly.react(chart, figure.data, figure.layout, { displayModeBar: false, doubleClick: false });
   }
   const drawAll = () => charts.forEach(draw);
@@ -44,36 +44,31 @@
   });
   dark.addEventListener("change", drawAll);
 
-  let width = window.innerWidth;
-  let waiting = 0;
-  addEventListener("resize", () => {
-    if (window.innerWidth === width) return; /* a phone hides its address bar: nothing to do */
-    width = window.innerWidth;
-    clearTimeout(waiting);
-    waiting = setTimeout(drawAll, 100);
+  /* whenever a figure's place becomes wider or narrower; also the first time */
+  const widths = new ResizeObserver((entries) => {
+    for (const { target } of entries) if (target.clientWidth !== target.drawn) draw(target);
   });
 
   /* paper: light, and as wide as the page; what is folded stays folded */
-  addEventListener("beforeprint", () => {
-    root.classList.add("paper");
+  function onPaper(yes) {
+    root.classList.toggle("paper", yes);
     drawAll();
-  });
-  addEventListener("afterprint", () => {
-    root.classList.remove("paper");
-    drawAll();
-  });
+  }
+  addEventListener("beforeprint", () => onPaper(true));
+  addEventListener("afterprint", () => onPaper(false));
 
   /* the section that is being read is marked in the navigation */
   const links = new Map(
     [...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
   const seen = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) {
-      links.forEach((link, id) => link.toggleAttribute("aria-current", id === entry.target.id));
-      const strip = links.get(entry.target.id).parentElement;
-      strip.scrollLeft = links.get(entry.target.id).offsetLeft - strip.clientWidth / 2;
+      const current = links.get(entry.target.id);
+      links.forEach((link) => link.removeAttribute("aria-current"));
+      current.setAttribute("aria-current", "true");
+      current.parentElement.scrollLeft = current.offsetLeft - current.parentElement.clientWidth / 2;
     }
   }, { rootMargin: "-20% 0px -75% 0px" });
   links.forEach((_, id) => seen.observe(document.getElementById(id)));
 
-  drawAll();
+  charts.forEach((chart) => widths.observe(chart));
 })();

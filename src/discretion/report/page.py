@@ -24,7 +24,7 @@ NAVIGATION = {
 }
 
 
-def page(groups: Sequence[Group], title: str, out: Path) -> str:
+def render(groups: Sequence[Group], title: str, out: Path) -> str:
     """`out` is where the page will stand: its commands name the run folders from there."""
     styles = charts.styles(groups)
     scripts = [get_plotlyjs(), _asset("page.js")]

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+import numpy as np
+
 from discretion.accounting.certify import WHO, Adversary
 from discretion.report import charts, numbers, wording
 from discretion.report.charts import Style
@@ -32,7 +34,7 @@ def protection(groups: Sequence[Group], styles: dict[str, Style]) -> str:
     trust = dict.fromkeys(wording.trusted(c.noise_at) for c in certificates)
     accountants = dict.fromkeys(c.accountant for c in certificates)
     meaning = [
-        ("What is protected", text("; ".join(units)).capitalize()),
+        ("What is protected", text("; ".join(units))),
         ("What the server is trusted with", text(" ".join(trust))),
         ("Counted by", f"{text(', '.join(accountants))}<small>over every round of the plan</small>"),
         ("How to read epsilon", _meaning(groups)),
@@ -63,15 +65,16 @@ def _protected(part: Group, who: Adversary) -> str:
         return f"{worst}<small>the same for every client</small>"
     if len(values) > FEW_CLASSES:
         return f"{worst}<small>the strictest class {numbers.spent(values[0])}</small>"
-    named = (f"{text(mine.name)}: {numbers.spent(mine.against[who])}" for mine in part.classes)
-    return f"{worst}<small>class {'<br>class '.join(named)}</small>"
+    apiece = (f"class {text(mine.name)}: {numbers.spent(mine.against[who])}" for mine in part.classes)
+    return f"{worst}<small>{'<br>'.join(apiece)}</small>"
 
 
 def _meaning(groups: Sequence[Group]) -> str:
-    budgets = [mine.budget for part in groups for mine in part.classes if math.isfinite(mine.budget)]
-    if not budgets:
+    everyone = np.concatenate([run.population.epsilon for part in groups for run in part.runs])
+    budgets = everyone[np.isfinite(everyone)]
+    if not len(budgets):
         return "Every client’s data are public here."
-    ends = dict.fromkeys((min(budgets), max(budgets)))
+    ends = dict.fromkeys((float(budgets.min()), float(budgets.max())))
     examples = (f"{_factor(value)} for {numbers.budget(value)}" for value in ends)
     return (
         "The chances of anything that an observer can see, with the client’s data and without them, "
@@ -94,7 +97,8 @@ def treatment(groups: Sequence[Group], styles: dict[str, Style]) -> str:
         rows = [[text(m.name), f"{m.clients:,}", *_treated(m)] for m in part.classes]
         if len(rows) > 1 and all(row[2:] == rows[0][2:] for row in rows):
             rows = [["every class", f"{len(part.first.population):,}", *rows[0][2:]]]
-        parts.append((_name(part, styles), rows))
+        paper = f"<small>{text(part.paper)}</small>" if part.paper else ""
+        parts.append((named(styles[part.label], f"{text(part.label)}{paper}"), rows))
     return section(
         "classes",
         "What each class gets",
@@ -144,11 +148,11 @@ def limits(groups: Sequence[Group]) -> str:
         (
             "Floating-point noise.",
             "The proof is about real numbers; the noise is made of floating-point numbers, whose gaps "
-            "can in principle be exploited by who sees every bit of a model.",
+            "can in principle be exploited by whoever sees every bit of a model.",
         ),
         (
             "One person in several clients.",
-            "The promise is to one client. Who has data at several clients is protected less: the "
+            "The promise is to one client. Whoever has data at several clients is protected less: the "
             "epsilons of those clients add up for that person, and delta grows.",
         ),
     ]
@@ -166,7 +170,7 @@ def limits(groups: Sequence[Group]) -> str:
             1,
             (
                 "Several runs together.",
-                "Each epsilon is that of one run. Who sees the models of several runs on the same data "
+                "Each epsilon is that of one run. Whoever sees the models of several runs on the same data "
                 "learns more than any one of them allows. A ledger that runs share counts them together; "
                 + _sharing(runs),
             ),
@@ -197,11 +201,13 @@ def verify(groups: Sequence[Group], out: Path) -> str:
             f"{run.config.seed}",
             "finished" if run.finished else f"{run.history.done} of {run.plan.rounds} rounds",
             _ledger(run),
-            badge("bad", text(run.broken)) if run.broken else "of this plan",
+            badge("bad", text(run.broken)) if run.broken else "fits plan and population",
             numbers.duration(run.history.seconds),
         ]
         for run in runs
     ]
+    bare = any(part.verdict == "none" for part in groups)
+    unkept = " Where there is no privacy they say so, and end with code 3." if bare else ""
     figures = "data:text/csv;charset=utf-8," + quote(charts.table(comparable(groups)))
     configurations = "".join(
         f"<h3>{text(part.label)}</h3><pre><code>{text(part.first.config.to_toml().strip())}</code></pre>"
@@ -210,11 +216,10 @@ def verify(groups: Sequence[Group], out: Path) -> str:
     return section(
         "verify",
         "How to verify",
-        "This report repeats what the run folders say. These commands, run in the folder that holds this "
-        "report, count every client’s epsilon again from the plan and compare it with the budgets; with "
-        "<code>--accountant renyi</code> an independent accountant gives a second opinion.",
+        "This report repeats what the run folders say. These commands, run in the folder that holds it, "
+        f"count every client’s epsilon again from the plan and compare it with the budgets.{unkept}",
         f"<pre><code>{text(commands)}</code></pre>",
-        table(head, rows, "runs", "Runs of this report"),
+        table(head, rows, "runs data", "Runs of this report"),
         fold(
             "Digests of plans and populations (SHA-256)",
             "<p>For <code>sha256sum --check</code>, in the same folder.</p>"

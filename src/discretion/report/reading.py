@@ -79,7 +79,8 @@ class Run:
     def classes(self) -> tuple[tuple[str, ...], Ints]:
         """Names of the budget classes, and (N,) each client's class."""
         names, member = self.population.classes()
-        return tuple(name.replace("ε inf", "public data") for name in names), member
+        plain = (name.replace("ε inf", "public data").replace("inf", "∞") for name in names)
+        return tuple(plain), member
 
     @cached_property
     def worst(self) -> Ints:

@@ -10,6 +10,7 @@ from discretion.report.comparing import class_names, comparable, differing
 from discretion.report.groups import BudgetClass, Group
 from discretion.report.markup import badge, facts, named, note, section, text
 
+FEW_CLASSES = 4  # have a column each; more would not fit a page
 VERDICTS = {
     "within": badge("good", "within budget"),
     "over": badge("bad", "over budget"),
@@ -54,7 +55,8 @@ def _setting(groups: Sequence[Group]) -> str:
     cohort = numbers.span(run.plan.cohort for run in runs)
     versions = dict.fromkeys(run.about.version for run in runs)
     seeds = sorted({run.config.seed for run in runs})
-    shape = f"{numbers.count(len(chosen), 'method')}, seed{'s' if seeds[1:] else ''} {_seeds(seeds)}"
+    methods = numbers.count(len({part.method for part in chosen}), "method")
+    shape = f"{methods}, {'seeds' if seeds[1:] else 'seed'} {_seeds(seeds)}"
     return facts(
         [
             ("Data", f"{text(first.about.data)}<small>from {text('; '.join(sources))}</small>"),
@@ -83,13 +85,14 @@ def _sizes(groups: Sequence[Group]) -> str:
 def methods(groups: Sequence[Group], styles: dict[str, Style]) -> str:
     chosen = comparable(groups)
     names = class_names(chosen)
+    apart = len(names) <= FEW_CLASSES  # each class has a column of its own
+    tall = 'scope="col" rowspan="2"' if apart else 'scope="col"'
+    apiece = "".join(f'<th scope="col">{text(name)}</th>' for name in names)
     top = (
-        '<tr><th scope="col" rowspan="2">Method</th><th scope="col" rowspan="2">Accuracy</th>'
-        f'<th scope="col" rowspan="2">Loss</th><th scope="colgroup" colspan="{len(names)}" class="over">'
-        'Epsilon spent of budget</th><th scope="col" rowspan="2">Promise</th></tr>\n<tr>'
-        + "".join(f'<th scope="col">{text(name)}</th>' for name in names)
-        + "</tr>"
-    )
+        f"<tr><th {tall}>Method</th><th {tall}>Accuracy</th><th {tall}>Loss</th>"
+        f'<th scope="colgroup" colspan="{len(names)}"{" class=over" if apart else ""}>'
+        f"Epsilon spent of budget</th><th {tall}>Promise</th></tr>"
+    ) + (f"\n<tr>{apiece}</tr>" if apart else "")
     rows = "\n".join(_method_row(part, names, styles[part.label]) for part in groups)
     body = (
         '<div class="wide"><table class="methods"><caption class="unseen">Methods by accuracy</caption>'
@@ -110,12 +113,14 @@ def methods(groups: Sequence[Group], styles: dict[str, Style]) -> str:
 
 
 def _method_row(part: Group, names: Sequence[str], look: Style) -> str:
-    remarks = "".join(f'<small class="remark">{text(remark)}</small>' for remark in part.remarks)
-    idea = f"<small>{text(part.idea)}</small>" if part.idea else ""
+    remarks = "".join(
+        f'<small class="remark">{text(remark)}</small>' for remark in (*part.apart, *part.remarks)
+    )
+    idea = f'<small class="idea">{text(part.idea)}</small>' if part.idea else ""
     accuracy = wording.score(part.accuracy, 2) if part.accuracy else "not evaluated"
-    far = f'<small class="remark">{part.curve.rounds[-1]} of {part.first.plan.rounds} rounds</small>'
     if part.accuracy and not part.finished:
-        accuracy += far
+        far = f"{part.curve.rounds[-1]} of {part.first.plan.rounds} rounds"
+        accuracy += f'<small class="remark">{far}</small>'
     mark = badge("warn", "not comparable") if part.apart else ""
     return (
         f'<tr{" class=apart" if part.apart else ""}><th scope="row">'
@@ -140,9 +145,9 @@ def _spent_cells(part: Group, names: Sequence[str]) -> str:
         return f"{wide}∞<small>no client is protected</small></td>"
     if part.verdict == "broken":
         return f"{wide}not known<small>the certificate does not fit the run</small></td>"
-    if part.apart:
-        lines = (f"<small>{text(mine.name)}: {_spent(mine)}</small>" for mine in part.classes)
-        return f"{wide}{''.join(lines)}</td>"
+    if part.apart or len(names) > FEW_CLASSES:
+        lines = (f"<span>{text(m.name)}</span><span>{_spent(m)}</span>{_meter(m)}" for m in part.classes)
+        return f'{wide}<div class="several">{"".join(lines)}</div></td>'
     return "".join(
         f'<td class="spent" data-label="{text(name)}">{_spent(mine)}{_meter(mine)}</td>'
         for name, mine in zip(names, part.classes, strict=True)
@@ -156,7 +161,7 @@ def _spent(mine: BudgetClass) -> str:
 
 def _meter(mine: BudgetClass) -> str:
     if not (math.isfinite(mine.spent) and math.isfinite(mine.budget)):
-        return ""
+        return "<span></span>"
     share = mine.spent / mine.budget
     kind = " over" if share > 1 else ""
     return f'<span class="meter{kind}"><span style="width:{min(100 * share, 100):.1f}%"></span></span>'

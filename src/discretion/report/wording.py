@@ -5,17 +5,18 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from discretion.report import numbers
+from discretion.report.comparing import comparable
 from discretion.report.groups import Estimate, Group
 
+FEW = 3  # methods that are named in the title
 MOST_NAMED = 4  # methods in the first sentence
 ALL_USED = 0.95  # of a budget
 
 
 def title(groups: Sequence[Group]) -> str:
-    data = groups[0].first.about.data
-    if len(groups) == 1:
-        return f"{groups[0].label} on {data}"
-    return f"{len(groups)} methods on {data}"
+    titles = list(dict.fromkeys(part.title for part in comparable(groups)))
+    named = numbers.listing(titles) if len(titles) <= FEW else f"{len(titles)} methods"
+    return f"{named} on {groups[0].first.about.data}"
 
 
 def score(accuracy: Estimate, decimals: int = 1) -> str:
@@ -70,7 +71,7 @@ def _caution(kept: Sequence[Group]) -> str:
 def averaging(groups: Sequence[Group]) -> str:
     counts = sorted({len(part.counted) for part in groups if part.counted})
     if not counts or counts == [1]:
-        return "One run each: no spread over seeds is known."
+        return "One seed only, so no spread is known."
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"Mean ± sample standard deviation over {seeds} seeds."
 
@@ -84,8 +85,10 @@ def use_of_budgets(part: Group) -> str:
     }
     if not shares:
         return ""
-    least = min(shares, key=shares.__getitem__)
-    low, high = shares[least], max(shares.values())
+    least, most = (end(shares, key=shares.__getitem__) for end in (min, max))
+    low, high = shares[least], shares[most]
+    if part.verdict == "over":
+        return f"{part.label} overspends: in class {most} up to {at_most(high)} of the budget."
     if part.held_to_strictest:
         rest = f"class {least} uses {at_most(low)} of what it allows"
         return f"{part.label} holds everyone to the strictest budget: {rest}."
@@ -118,7 +121,7 @@ def _day(moment: str) -> str:
 
 def promise(unit: str, adjacency: str) -> str:
     """What is protected, in plain words."""
-    units = {"client": "one client’s whole data set"}
+    units = {"client": "One client’s whole data set"}
     changes = {"add_remove": "present or absent"}
     return f"{units.get(unit, unit)}: {changes.get(adjacency, adjacency)}"
 

@@ -54,9 +54,7 @@ _ENTRIES = (
     Entry("mnist", "image", 70_000, "CC BY-SA 3.0", 11_594_722, "handwritten digits, 28 x 28 grey"),
     Entry("adult", "tabular", 48_842, "CC BY 4.0", 5_977_458, "census: income above $50,000?"),
     Entry("cifar-10", "image", 60_000, "none stated", 170_052_171, "10 classes, 32 x 32 colour"),
-    Entry(
-        "shakespeare", "text", 510_343, "CC BY 2.5", 5_400_000, "LEAF-style next character, by role"
-    ),
+    Entry("shakespeare", "text", 510_343, "CC BY 2.5", 5_400_000, "LEAF-style next character, by role"),
     Entry("digits", "image", 1_797, "CC BY 4.0", 0, "8 x 8 grey: for a first try, not for claims"),
     Entry("breast-cancer", "tabular", 569, "CC BY 4.0", 0, "for a first try, not for claims"),
     Entry("csv", "tabular", None, "yours", 0, "your own table: label, perhaps client, numbers"),
@@ -274,9 +272,7 @@ def _test_fifth(count: int, owner: Ints | None) -> npt.NDArray[np.bool_]:
     return is_test
 
 
-def _split(
-    inputs: Bytes | Floats, labels: Ints, is_test: npt.NDArray[np.bool_]
-) -> tuple[Split, Split]:
+def _split(inputs: Bytes | Floats, labels: Ints, is_test: npt.NDArray[np.bool_]) -> tuple[Split, Split]:
     return Split(inputs[~is_test], labels[~is_test]), Split(inputs[is_test], labels[is_test])
 
 

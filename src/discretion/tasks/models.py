@@ -245,9 +245,7 @@ def _call_factory(name: str, dataset: Dataset) -> nn.Module:
             f"{type(error).__name__}: {error}"
         ) from error
     if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"Model {name!r} returned a {type(model).__name__}, but must return an nn.Module."
-        )
+        raise ModelError(f"Model {name!r} returned a {type(model).__name__}, but must return an nn.Module.")
     return model
 
 

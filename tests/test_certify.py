@@ -1,0 +1,332 @@
+"""A certificate says what a plan spends, for whom, against whom; and stands for that plan alone."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as google
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from discretion.accounting import Certificate, Pld, Renyi, certify, noise_multiplier, spent
+from discretion.accounting.certify import FORMAT, MOST_POINTS, WHO
+from discretion.errors import BudgetError, LedgerError, PlanError
+from discretion.ledger import Ledger
+from discretion.plan import Phase, Plan, Steps
+from discretion.population import Population
+from discretion.train import Order, State, Updates, train
+
+
+class Fixed:
+    """An accountant with given answers."""
+
+    name = "fixed"
+
+    def __init__(self, epsilon: list[float]) -> None:
+        self.answers = np.array(epsilon)
+
+    def epsilon(self, steps: Steps, delta: np.ndarray) -> np.ndarray:
+        return self.answers[: len(delta)]
+
+
+def gaussian_plan(population: Population, rounds: int = 4, sigma: float = 10.0) -> Plan:
+    """Everybody in every round: quick to account for."""
+    everyone = np.ones(len(population))
+    return Plan("made", population.client, (Phase.one_pool(rounds, everyone, everyone, sigma),))
+
+
+def fitting(population: Population, rounds: int = 4) -> Plan:
+    """The plan that uses the strictest budget whole."""
+    sigma = noise_multiplier(
+        population.epsilon.min(keepdims=True), population.delta.min(keepdims=True), np.ones(1), rounds
+    )[0]
+    return gaussian_plan(population, rounds, float(sigma))
+
+
+# what is in it
+
+
+def test_a_certificate_says_everything_about_the_promise() -> None:
+    population = Population.of([2.0, 4.0, math.inf], [1e-5, 1e-6, 1e-5])
+    plan = fitting(population)
+    certificate = certify(plan, population)
+    assert certificate.plan == plan.digest()
+    assert certificate.population == population.digest()
+    assert (certificate.method, certificate.rounds, certificate.clients) == ("made", 4, population.client)
+    assert (certificate.unit, certificate.adjacency, certificate.noise_at) == (
+        "client",
+        "add_remove",
+        "server",
+    )
+    assert certificate.accountant == "PLD"
+    np.testing.assert_array_equal(certificate.budget, population.epsilon)
+    np.testing.assert_array_equal(certificate.delta, population.delta)
+    np.testing.assert_array_equal(certificate.spent, spent(plan, population.delta))
+    assert set(certificate.epsilon) == set(WHO) == {"public", "clients", "server"}
+
+
+def test_every_epsilon_is_an_upper_bound_at_the_clients_own_delta() -> None:
+    """Against a lower bound on the truth for the coins, clips and noise of the plan, by google's library."""
+    population = Population.of([9.0, 9.0, 9.0], [1e-3, 1e-5, 1e-5])
+    first = Phase(
+        rounds=6,
+        rate=np.array([0.5, 0.5, 0.2]),
+        clip=np.array([1.0, 1.0, 2.0]),
+        noise=np.array([2.0, 3.0]),
+        pool=np.array([0, 0, 1]),
+        weight=np.ones(2),
+    )
+    second = Phase.one_pool(4, np.full(3, 0.3), np.ones(3), 1.5)
+    certificate = certify(Plan("made", population.client, (first, second)), population)
+
+    def bound(client: list[tuple[float, float, int]], delta: float, upper: bool) -> float:
+        total = None
+        for rate, multiplier, rounds in client:
+            step = google.from_gaussian_mechanism(
+                multiplier,
+                sampling_prob=rate,
+                pessimistic_estimate=upper,
+                use_connect_dots=upper,
+                value_discretization_interval=4e-3,
+            ).self_compose(rounds)
+            total = step if total is None else total.compose(step)
+        assert total is not None
+        return float(total.get_epsilon_for_delta(delta))
+
+    same = [(0.5, 2.0, 6), (0.3, 1.5, 4)]
+    clients = [(same, 1e-3), (same, 1e-5), ([(0.2, 1.5, 6), (0.3, 1.5, 4)], 1e-5)]
+    for who in ("public", "clients"):
+        for found, client in zip(certificate.epsilon[who], clients, strict=True):
+            assert bound(*client, upper=False) <= found <= 1.01 * bound(*client, upper=True)
+
+
+def test_against_the_server_that_draws_the_noise_epsilon_is_infinite() -> None:
+    population = Population.of([2.0, math.inf])
+    assert np.isinf(certify(fitting(population), population).epsilon["server"]).all()
+
+
+def test_another_accountant_is_named() -> None:
+    population = Population.of([2.0, 2.0])
+    plan = fitting(population)
+    by_renyi = certify(plan, population, Renyi())
+    assert by_renyi.accountant == "Rényi"
+    assert (by_renyi.spent > certify(plan, population, Pld()).spent).all()
+
+
+@pytest.mark.parametrize("client", [("a", "b", "c"), ("b", "a"), ("a",), ("a", "B")])
+def test_plan_and_population_must_name_the_same_clients_in_the_same_order(client: tuple[str, ...]) -> None:
+    count = len(client)
+    other = Population(client, np.ones(count), np.full(count, 0.1), np.ones(count, dtype=int))
+    plan = gaussian_plan(Population(("a", "b"), np.ones(2), np.full(2, 0.1), np.ones(2, dtype=int)))
+    with pytest.raises(PlanError, match=f"different clients.*2 in the plan, {count} in the population"):
+        certify(plan, other)
+
+
+# the spending curve
+
+
+@pytest.mark.parametrize("rounds", [1, 2, MOST_POINTS, MOST_POINTS + 1, 300])
+def test_spending_starts_at_nothing_never_falls_and_ends_at_what_is_spent(rounds: int) -> None:
+    population = Population.of([2.0, 4.0, 2.0, 8.0])
+    plan = fitting(population, rounds)
+    certificate = certify(plan, population)
+    curve = certificate.spending
+    assert curve.classes == ("ε 2", "ε 4", "ε 8")
+    np.testing.assert_array_equal(curve.budget, [2.0, 4.0, 8.0])
+    assert curve.rounds[0] == 0 and curve.rounds[1] == 1 and curve.rounds[-1] == rounds
+    assert len(curve.rounds) == min(rounds, MOST_POINTS) + 1
+    assert list(curve.rounds) == sorted(set(curve.rounds))
+    assert curve.epsilon.shape == (3, len(curve.rounds))
+    np.testing.assert_array_equal(curve.epsilon[:, 0], 0)
+    assert (np.diff(curve.epsilon, axis=1) >= 0).all()
+    np.testing.assert_allclose(curve.epsilon[:, -1], certificate.spent[[0, 1, 3]])
+
+
+def test_spending_follows_the_client_of_a_class_that_spends_most() -> None:
+    population = Population.of([2.0, 2.0, 4.0])
+    clip = np.array([0.5, 1.0, 0.7])
+    plan = Plan("made", population.client, (Phase.one_pool(4, np.ones(3), clip, 10.0),))
+    certificate = certify(plan, population)
+    np.testing.assert_array_equal(certificate.spending.epsilon[:, -1], certificate.spent[[1, 2]])
+
+
+def test_no_noise_for_public_clients_is_certified_without_a_murmur() -> None:
+    population = Population.of([1.0, math.inf, math.inf])
+    phase = replace(gaussian_plan(population).phases[0], clip=np.array([1.0, math.inf, math.inf]))
+    certificate = certify(Plan("made", population.client, (phase,)), population)
+    assert certificate.spent[0] < 1 and np.isinf(certificate.spent[1:]).all()
+    assert len(certificate.overspent) == 0 and not certificate.promises_nothing
+    np.testing.assert_array_equal(certificate.spending.epsilon[1, 1:], math.inf)
+
+
+# what it is good for
+
+
+def test_require_accepts_the_plan_that_was_certified_and_no_other() -> None:
+    population = Population.of([2.0, 4.0])
+    plan = fitting(population)
+    certificate = certify(plan, population)
+    certificate.require(plan)
+    certificate.require(Plan.from_json(plan.to_json()))
+    more = replace(plan, phases=(replace(plan.phases[0], noise=plan.phases[0].noise * 2),))
+    for accept in (False, True):
+        with pytest.raises(PlanError, match="the plan was changed after it was certified. Certify it again."):
+            certificate.require(more, accept)
+
+
+def test_require_refuses_who_overspends_by_the_least() -> None:
+    population = Population.of([2.0, 4.0, 1.0])
+    plan = gaussian_plan(population)
+    at = [2.0, 4.0, 1.0]
+    certify(plan, population, Fixed(at)).require(plan)
+    for i in range(3):
+        above = [math.nextafter(e, math.inf) if k == i else e for k, e in enumerate(at)]
+        certificate = certify(plan, population, Fixed(above))
+        assert certificate.overspent.tolist() == [i]
+        with pytest.raises(BudgetError, match=f"made: 1 of 3 clients would overspend .*c{i}"):
+            certificate.require(plan, accept_no_privacy=True)
+
+
+def test_require_refuses_what_is_not_a_number() -> None:
+    population = Population.of([2.0, math.inf])
+    certificate = certify(gaussian_plan(population), population, Fixed([math.nan, math.nan]))
+    assert certificate.overspent.tolist() == [0, 1] and not certificate.promises_nothing
+    with pytest.raises(BudgetError):
+        certificate.require(gaussian_plan(population), accept_no_privacy=True)
+
+
+def test_the_message_names_the_first_and_the_worst() -> None:
+    population = Population.of([2.0] * 7, 1e-4)
+    plan = gaussian_plan(population)
+    with pytest.raises(BudgetError) as caught:
+        certify(plan, population, Fixed([2.1, 2.1, 2.1, 9.0, 2.1, 2.1, 2.1])).require(plan)
+    assert "made: 7 of 7 clients would overspend (c0, c1, c2, c3, c4 …); worst is client c3" in str(
+        caught.value
+    )
+    assert "epsilon 9 > budget 2 at delta 0.0001. Lower rounds or rate" in str(caught.value)
+    with pytest.raises(BudgetError, match=r"\(c3\); worst is client c3: epsilon inf > budget 2"):
+        certify(plan, population, Fixed([2.0] * 3 + [math.inf] + [1.0] * 3)).require(plan)
+
+
+def test_no_privacy_for_anybody_must_be_accepted_aloud() -> None:
+    population = Population.of([2.0, 4.0])
+    plan = gaussian_plan(population, sigma=0.0)
+    certificate = certify(plan, population)
+    assert certificate.promises_nothing and certificate.overspent.tolist() == [0, 1]
+    with pytest.raises(BudgetError, match="made gives no privacy.*accept_no_privacy = true"):
+        certificate.require(plan)
+    certificate.require(plan, accept_no_privacy=True)
+
+
+def test_accepting_no_privacy_for_all_does_not_take_it_from_some() -> None:
+    population = Population.of([2.0, 4.0])
+    phase = replace(gaussian_plan(population).phases[0], clip=np.array([1.0, math.inf]))
+    plan = Plan("made", population.client, (phase,))
+    with pytest.raises(BudgetError, match="1 of 2 clients would overspend"):
+        certify(plan, population).require(plan, accept_no_privacy=True)
+
+
+class Nothing:
+    """Clients whose updates are zero."""
+
+    def updates(self, order: Order) -> Iterator[Updates]:
+        yield Updates(order.clients, np.zeros((len(order.clients), 2), dtype=np.float32))
+
+
+@pytest.mark.parametrize("change", [{"epsilon": np.array([50.0, 60.0])}, {"delta": np.array([0.5, 0.5])}])
+def test_training_refuses_the_certificate_of_another_population(
+    tmp_path: Path, change: dict[str, np.ndarray]
+) -> None:
+    """Whoever changes budgets after certifying must certify again: the report shows the certificate."""
+    population = Population.of([2.0, 4.0])
+    plan = fitting(population)
+    certificate = certify(plan, population)
+    start = State.start(np.zeros(2, np.float32))
+    with Ledger(tmp_path / "ledger.sqlite", replace(population, **change)) as ledger:
+        with pytest.raises((PlanError, LedgerError), match="population"):
+            next(train(plan, certificate, Nothing(), ledger, start, run="a", seed=1))
+        assert ledger.states("a") == []
+
+
+# JSON
+
+epsilons = st.floats(0, allow_nan=False)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(epsilons, epsilons.filter(bool), st.floats(1e-300, 0.9)), min_size=1, max_size=5))
+def test_json_and_back_is_exact(clients: list[tuple[float, float, float]]) -> None:
+    answers, budgets, deltas = zip(*clients, strict=True)
+    population = Population.of(list(budgets), list(deltas))
+    with np.errstate(all="ignore"):
+        certificate = certify(gaussian_plan(population), population, Fixed(list(answers)))
+    text = certificate.to_json()
+    again = Certificate.from_json(text)
+    assert again.to_json() == text
+    for name in ("plan", "population", "method", "unit", "adjacency", "noise_at", "rounds", "accountant"):
+        assert getattr(again, name) == getattr(certificate, name)
+    assert again.clients == certificate.clients
+    np.testing.assert_array_equal(again.budget, certificate.budget)
+    np.testing.assert_array_equal(again.delta, certificate.delta)
+    assert set(again.epsilon) == set(certificate.epsilon)
+    for who, values in certificate.epsilon.items():
+        np.testing.assert_array_equal(again.epsilon[who], values)
+    assert again.spending.rounds == certificate.spending.rounds
+    assert again.spending.classes == certificate.spending.classes
+    np.testing.assert_array_equal(again.spending.budget, certificate.spending.budget)
+    np.testing.assert_array_equal(again.spending.epsilon, certificate.spending.epsilon)
+
+
+def record() -> dict[str, Any]:
+    population = Population.of([2.0, 4.0])
+    return dict(json.loads(certify(gaussian_plan(population), population, Fixed([1.0, 1.0])).to_json()))
+
+
+def test_json_says_against_whom_in_words() -> None:
+    assert record()["format"] == FORMAT
+    assert record()["against"] == dict(WHO)
+    assert record()["epsilon"]["server"] == ["inf", "inf"]
+
+
+@pytest.mark.parametrize("key", [key for key in record() if key not in ("format", "against")])
+def test_a_certificate_with_a_part_missing_is_refused(key: str) -> None:
+    broken = record()
+    del broken[key]
+    with pytest.raises(PlanError, match=f"not a certificate of Discretion.*{key}"):
+        Certificate.from_json(json.dumps(broken))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("format", "discretion-plan/1"),
+        ("rounds", "many"),
+        ("rounds", float("inf")),
+        ("budget", ["much", 1.0]),
+        ("budget", [1.0]),
+        ("delta", [1e-5]),
+        ("delta", [[1e-5], [1e-5]]),
+        ("clients", ["c0"]),
+        ("epsilon", {"public": [1.0, 1.0]}),
+        ("epsilon", {"public": [1.0], "clients": [1.0], "server": ["inf"]}),
+        ("epsilon", {"public": [], "clients": [], "server": []}),
+        ("epsilon", {"public": 1.0, "clients": 1.0, "server": 1.0}),
+        ("epsilon", []),
+        ("spending", {}),
+        ("spending", None),
+    ],
+)
+def test_what_is_not_a_certificate_is_refused(key: str, value: object) -> None:
+    with pytest.raises(PlanError, match="not a certificate of Discretion"):
+        Certificate.from_json(json.dumps(record() | {key: value}).replace("Infinity", "1e999"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}"])
+def test_other_files_are_refused(text: str) -> None:
+    with pytest.raises(PlanError, match="not a certificate of Discretion"):
+        Certificate.from_json(text)

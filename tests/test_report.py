@@ -1,0 +1,512 @@
+"""The report says what is in the run folders: nothing more, nothing nicer, and nothing that can run."""
+
+import csv
+import io
+import json
+import math
+import re
+import sqlite3
+from collections.abc import Mapping, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import plotly.graph_objects
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plotly.offline import get_plotlyjs
+
+from discretion.accounting import Renyi, certify
+from discretion.config import make
+from discretion.errors import InputError
+from discretion.ledger import Ledger
+from discretion.methods import METHODS
+from discretion.plan import Phase, Plan, dump
+from discretion.population import Population
+from discretion.report import numbers, summarise, write
+from discretion.report.reading import read_run
+from discretion.runs import RunFolder
+
+ROUNDS = 6
+BARE, STRICT, OWN = list(METHODS)[:3]  # no privacy, the strictest for all, each its own
+CURVE = (0.3, 0.5, 0.6)
+
+
+def people(count: int = 12) -> Population:
+    return Population.of(np.resize([1.0, 2.0, 4.0], count), delta=1e-5, size=7)
+
+
+def planned(method: str, population: Population, rounds: int = ROUNDS, noise: float = 20.0) -> Plan:
+    """With multipliers that keep each budget by a wide margin; exact budgets are not the report's affair."""
+    everyone = np.ones(len(population))
+    if method == BARE:
+        phase = Phase.one_pool(rounds, 0.5 * everyone, math.inf * everyone, noise=0.0)
+    elif method == STRICT:
+        phase = Phase.one_pool(rounds, 0.5 * everyone, everyone, noise=noise)
+    else:
+        phase = Phase.one_pool(rounds, 0.5 * everyone, np.minimum(population.epsilon, 4.0), noise=noise)
+    return Plan(method, population.client, (phase,))
+
+
+KNOWN: dict[tuple[str, str, int, float], tuple[str, str]] = {}
+
+
+def certified(method: str, population: Population, rounds: int, noise: float) -> tuple[str, str]:
+    """Plan and certificate as JSON; most tests have the same ones."""
+    key = (method, population.digest(), rounds, noise)
+    if key not in KNOWN:
+        plan = planned(method, population, rounds, noise)
+        KNOWN[key] = plan.to_json(), certify(plan, population, Renyi()).to_json()
+    return KNOWN[key]
+
+
+def make_run(
+    path: Path,
+    method: str = STRICT,
+    seed: int = 0,
+    accuracy: Sequence[float] = CURVE,
+    *,
+    loss: float = 1.5,
+    finished: bool = True,
+    population: Population | None = None,
+    settings: Mapping[str, Any] | None = None,
+    noise: float = 20.0,
+) -> Path:
+    """A run folder as `prepare` and `execute` leave it; one accuracy for every second round."""
+    overrides = {"seed": seed, "plan.method": method, "plan.rounds": ROUNDS, **(settings or {})}
+    config = make({}, [f"{key}={value}" for key, value in overrides.items()])
+    population = people() if population is None else population
+    plan, certificate = certified(method, population, config.plan.rounds, noise)
+    folder = RunFolder(path)
+    path.mkdir(parents=True)
+    folder.config.write_text(config.to_toml(), encoding="utf-8")
+    folder.population.write_text(population.to_csv(), encoding="utf-8")
+    folder.plan.write_text(plan, encoding="utf-8")
+    folder.certificate.write_text(certificate, encoding="utf-8")
+    about = {
+        "id": f"run-{path.name}",
+        "created": "2026-03-01T09:00:00+00:00",
+        "discretion": "0.1.0",
+        "python": "3.11",
+        "data": "clouds",
+        "source": "the sky",
+        "randomness": "simulation: coins and noise come from the seed in config.toml",
+    }
+    folder.about.write_text(json.dumps(about), encoding="utf-8")
+    lines = []
+    for number in range(1, 2 * len(accuracy) + 1):
+        line: dict[str, Any] = {"round": number, "seconds": 0.5}
+        if number % 2 == 0:
+            line |= {"accuracy": accuracy[number // 2 - 1], "loss": loss}
+        lines.append(json.dumps(line) + "\n")
+    folder.history.write_text("".join(lines), encoding="utf-8")
+    if finished:
+        folder.model.write_bytes(b"")
+    return path
+
+
+def page_of(folders: Sequence[Path], tmp_path: Path, title: str | None = None) -> str:
+    out = tmp_path / "report.html"
+    write(folders, out, title)
+    return out.read_text(encoding="utf-8")
+
+
+class Reader(HTMLParser):
+    """Every tag with its attributes, and the text outside scripts and style sheets."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.open and self.open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style"} & set(self.open):
+            self.text += data + " "
+
+
+def text_of(page: str) -> str:
+    return re.sub(r"\s+", " ", Reader(page).text.replace(numbers.SPACE, " "))
+
+
+def figures_of(page: str) -> dict[str, dict[str, Any]]:
+    found = re.findall(r'<script type="application/json" id="([^"]+)">(.*?)</script>', page)
+    return {name: json.loads(record) for name, record in found}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three methods with two seeds each."""
+    path = tmp_path_factory.mktemp("study")
+    curves = {BARE: (0.5, 0.7, 0.9), OWN: (0.4, 0.6, 0.8), STRICT: (0.3, 0.5, 0.6)}
+    for method, curve in curves.items():
+        for seed in (0, 1):
+            make_run(path / f"{method}-{seed}", method, seed, np.array(curve) + 0.02 * seed)
+    return path
+
+
+@pytest.fixture(scope="module")
+def three(study: Path) -> list[Path]:
+    return sorted(about.parent for about in study.glob("*/run.json"))
+
+
+@pytest.fixture(scope="module")
+def page(study: Path, three: list[Path]) -> str:
+    return page_of(three, study)
+
+
+@pytest.fixture(autouse=True)
+def _without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five megabytes less to read in each test; `page` is made before, and has them."""
+    monkeypatch.setattr("discretion.report.page.get_plotlyjs", lambda: "/* plotly */")
+
+
+def test_the_page_loads_nothing(page: str) -> None:
+    tags = Reader(page).tags
+    for tag, attributes in tags:
+        for name in ("src", "href", "srcset", "action", "data", "poster"):
+            target = attributes.get(name) or "#"
+            assert target.startswith(("#", "data:text/csv")), f"<{tag} {name}={target[:60]}>"
+    policy = next(a["content"] for t, a in tags if t == "meta" and "http-equiv" in a)
+    assert policy is not None and "default-src 'none'" in policy
+    assert get_plotlyjs() in page
+    css = page[page.index("<style>") : page.index("</style>")]
+    assert "url(" not in css and "@import" not in css
+
+
+def test_only_the_pages_own_scripts_may_run(page: str) -> None:
+    tags = Reader(page).tags
+    policy = next(str(a["content"]) for t, a in tags if t == "meta" and "http-equiv" in a)
+    running = [a for t, a in tags if t == "script" and a.get("type") != "application/json"]
+    assert len(running) == len(re.findall(r"'sha256-[^']+'", policy)) == 2
+    assert "script-src" in policy and "'unsafe-inline'" not in policy.split("style-src")[0]
+    assert not [a for _, a in tags if any(name.startswith("on") for name in a)]
+
+
+def test_numbers_are_those_of_the_files(study: Path, page: str) -> None:
+    text = text_of(page)
+    for method in (BARE, STRICT, OWN):
+        assert METHODS[method].title in text
+    assert "81.00 ± 1.41 %" in text  # 80 and 82
+    assert "1.500 ± 0.000" in text
+    certificate = read_run(study / f"{OWN}-0").certificate
+    for budget in (1.0, 2.0, 4.0):
+        worst = float(certificate.spent[certificate.budget == budget].max())
+        assert f"{numbers.spent(worst)} of {budget:g}" in text
+    assert "6 clients expected in each" in text
+    assert "clouds" in text and "from the sky" in text and "1 March 2026" in text
+
+
+def test_seeds_are_averaged_and_others_kept_apart(three: list[Path]) -> None:
+    rows = summarise(three)
+    assert [row.method for row in rows] == [BARE, OWN, STRICT]  # by accuracy
+    own = rows[1]
+    assert (own.runs, own.averaged, own.rounds, own.planned) == (2, 2, ROUNDS, ROUNDS)
+    assert own.accuracy == pytest.approx(0.81)
+    assert own.accuracy_std == pytest.approx(0.02 / math.sqrt(2))
+    assert [row.verdict for row in rows] == ["none", "within", "within"]
+    printed = json.loads(dump({"methods": [vars(row) for row in rows]}))  # as the command line does
+    assert printed["methods"][0]["spent"] == dict.fromkeys(("ε 1", "ε 2", "ε 4"), "inf")
+
+
+def test_figures_hold_the_same_numbers(page: str) -> None:
+    figures = figures_of(page)
+    assert set(figures) == {"figure-accuracy", *(f"figure-spending-{k}" for k in range(3))}
+    lines = {line["name"]: line for line in figures["figure-accuracy"]["data"] if "text" in line}
+    assert lines[METHODS[OWN].title]["x"] == [2, 4, 6]
+    assert lines[METHODS[OWN].title]["y"] == pytest.approx([0.41, 0.61, 0.81])
+    for k, budget in enumerate((1.0, 2.0, 4.0)):
+        limit, *curves = figures[f"figure-spending-{k}"]["data"]
+        assert limit["y"] == [budget, budget]
+        assert {curve["name"] for curve in curves} == {METHODS[OWN].title, METHODS[STRICT].title}
+    charts = [a for t, a in Reader(page).tags if a.get("class") == "chart"]
+    assert len(charts) == 4 and all(a["role"] == "img" and a["aria-label"] for a in charts)
+
+
+def test_figures_are_plotlys(page: str) -> None:
+    """Colours are names until the page draws them; all else passes plotly's own checks."""
+    for record in figures_of(page).values():
+        named = re.sub(r'"--[^"]+"', '"#123456"', json.dumps(record))
+        plotly.graph_objects.Figure(json.loads(named))
+
+
+def test_colours_are_defined_and_one_for_each_method(page: str) -> None:
+    css = page[page.index("<style>") : page.index("</style>")]
+    figures = figures_of(page)
+    for name in re.findall(r'"(--[a-z0-9-]+)', json.dumps(figures)):
+        assert f"{name}:" in css, name
+    lines = [line for figure in figures.values() for line in figure["data"] if "text" in line]
+    colours = {(line["name"], line["line"]["color"]) for line in lines}
+    assert len(colours) == len({name for name, _ in colours}) == len({c for _, c in colours}) == 3
+
+
+def test_no_privacy_is_said(page: str) -> None:
+    text = text_of(page)
+    assert f"{METHODS[BARE].title} reached 91.0 % without any privacy" in text
+    assert "no client is protected" in text and "no privacy" in text
+    assert f"{METHODS[OWN].title} reached 81.0 % with every client within its own budget" in text
+
+
+def test_nobody_is_protected_from_a_server_that_adds_the_noise(tmp_path: Path) -> None:
+    page = page_of([make_run(tmp_path / "a")], tmp_path)
+    cells = re.findall(r'<td data-label="The server">(.*?)</td>', page)
+    assert len(cells) == 1 and "nothing" in cells[0]
+    others = re.findall(r'<td data-label="Other clients">(.*?)</td>', page)
+    assert "nothing" not in others[0]
+
+
+def test_an_unfinished_run_is_said_and_not_averaged(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / "done", seed=0, accuracy=(0.2, 0.4, 0.6))]
+    runs.append(make_run(tmp_path / "half", seed=1, accuracy=(0.1,), finished=False))
+    row = summarise(runs)[0]
+    assert row.accuracy == pytest.approx(0.6) and row.accuracy_std is None
+    assert (row.runs, row.averaged) == (2, 1)
+    text = text_of(page_of(runs, tmp_path))
+    assert "1 of 2 runs unfinished" in text
+    assert f"half (2 of {ROUNDS}); not in the mean" in text
+
+
+def test_a_report_on_unfinished_runs_only(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / "half", accuracy=(0.25,), finished=False)]
+    text = text_of(page_of(runs, tmp_path))
+    assert "No run is finished yet" in text and f"2 of {ROUNDS} rounds" in text
+    assert "25.00 %" in text
+    runs = [make_run(tmp_path / "new", accuracy=(), finished=False)]
+    assert "No run has been evaluated yet" in text_of(page_of(runs, tmp_path))
+    assert summarise(runs)[0].accuracy is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"model.name": "linear"}, "model.name is linear, not cnn_small"),
+        ({"data.alpha": 0.25}, "data.alpha is 0.25, not 0.5"),
+        ({"population.budgets": "uniform"}, "population.budgets is uniform"),
+        ({"plan.rounds": 4}, f"plan.rounds is 4, not {ROUNDS}"),
+    ],
+)
+def test_what_cannot_be_compared_is_marked(settings: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
+    runs.append(make_run(tmp_path / "b", seed=2, accuracy=(0.7, 0.8, 0.9), settings=settings))
+    first, second = summarise(runs)
+    assert first.comparable and first.averaged == 2 and first.accuracy == pytest.approx(0.6)
+    assert not second.comparable and any(reason in remark for remark in second.remarks)
+    page = page_of(runs, tmp_path)
+    text = text_of(page)
+    assert "not comparable" in text and reason in text
+    assert len([d for d in figures_of(page)["figure-accuracy"]["data"] if "text" in d]) == 1
+    assert "90.0 %" not in text[: text.index("Methods compared")]  # not in the sentence on the result
+
+
+def test_other_clients_cannot_be_compared(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
+    runs.append(make_run(tmp_path / "b", OWN, population=people(15)))
+    assert "population (clients) is 15, not 12" in summarise(runs)[1].remarks[0]
+
+
+def test_settings_that_methods_do_not_share_are_named(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", OWN, settings={"train.epochs": 3})]
+    assert all(row.comparable for row in summarise(runs))
+    assert "The methods also differ in train.epochs." in text_of(page_of(runs, tmp_path))
+
+
+def test_one_method_with_two_settings_gets_two_names(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", settings={"train.epochs": 3})]
+    title = METHODS[STRICT].title
+    assert {row.label for row in summarise(runs)} == {
+        f"{title}, train.epochs 1",
+        f"{title}, train.epochs 3",
+    }
+
+
+def test_the_same_run_twice_does_not_narrow_the_spread(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a")
+    assert summarise([run, run, tmp_path / "." / "a"])[0].runs == 1
+    with pytest.raises(InputError, match="same seed 0.*Leave one of them out"):
+        summarise([run, make_run(tmp_path / "copy")])
+
+
+ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+
+
+def test_what_comes_from_files_is_text(tmp_path: Path) -> None:
+    """Names and titles; the clients overspend, so that one of them is named."""
+    names = tuple(f"{ATTACK}{i}" for i in range(12))
+    fair = people()
+    population = Population(names, fair.epsilon, fair.delta, fair.size)
+    run = make_run(
+        tmp_path / "a", population=population, noise=1.0, settings={"data.path": f"'''{ATTACK}'''"}
+    )
+    about = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**about, "data": ATTACK, "source": ATTACK}))
+    clean = Reader(page_of([make_run(tmp_path / "b")], tmp_path)).tags
+    page = page_of([run], tmp_path, title=ATTACK)
+    assert "over budget" in text_of(page) and "worst is client" in text_of(page)
+    tags = Reader(page).tags
+    assert [t for t, _ in tags].count("script") == [t for t, _ in clean].count("script")
+    assert "img" not in {t for t, _ in tags}
+    assert text_of(page).count(ATTACK) >= 5  # title twice, data, source, client
+
+
+def test_a_method_that_is_not_known_is_text_too(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a")
+    population = Population.from_csv(run / "population.csv")
+    plan = planned(ATTACK, population)
+    (run / "plan.json").write_text(plan.to_json(), encoding="utf-8")
+    (run / "certificate.json").write_text(certify(plan, population, Renyi()).to_json(), encoding="utf-8")
+    page = page_of([run], tmp_path)
+    assert "img" not in {t for t, _ in Reader(page).tags}
+    names = [d["name"] for figure in figures_of(page).values() for d in figure["data"]]
+    assert len(names) >= 4 and not any("<" in name for name in names)
+
+
+def test_overspending_is_not_called_within_budget(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", noise=1.0)
+    assert summarise([run])[0].verdict == "over"
+    text = text_of(page_of([run], tmp_path))
+    assert "over budget" in text and "within" not in text[: text.index("Accuracy over rounds")]
+
+
+@pytest.mark.parametrize("part", ["plan", "population"])
+def test_a_certificate_of_something_else_proves_nothing(part: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a")
+    certificate = (run / "certificate.json").read_text(encoding="utf-8")
+    digest = json.loads(certificate)[part]
+    (run / "certificate.json").write_text(certificate.replace(digest, "0" * 64), encoding="utf-8")
+    assert summarise([run])[0].verdict == "broken"
+    text = text_of(page_of([run], tmp_path))
+    assert f"the certificate is of another {part}" in text and "within budget" not in text
+
+
+def test_training_that_diverged_is_said(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", loss=math.nan)
+    assert summarise([run])[0].loss == math.inf
+    assert "diverged" in text_of(page_of([run], tmp_path))
+
+
+def test_public_clients_have_no_budget_to_draw(tmp_path: Path) -> None:
+    population = Population.of([1.0, 1.0, math.inf], delta=1e-5)
+    page = page_of([make_run(tmp_path / "a", population=population)], tmp_path)
+    assert "of no limit" in text_of(page) and "public data" in text_of(page)
+    assert [name for name in figures_of(page) if "spending" in name] == ["figure-spending-0"]
+
+
+def test_budgets_drawn_anew_for_each_seed_are_cut_into_common_classes(tmp_path: Path) -> None:
+    runs = []
+    for seed in (0, 1):
+        budgets = 1.0 + np.random.default_rng(seed).random(40)
+        runs.append(make_run(tmp_path / f"a{seed}", seed=seed, population=Population.of(budgets)))
+    row = summarise(runs)[0]
+    assert row.averaged == 2 and len(row.spent) == 8 and row.verdict == "within"
+    page = page_of(runs, tmp_path)
+    assert all(figure["data"][0]["y"] == [1.0, 1.0] for n, figure in figures_of(page).items() if "sp" in n)
+
+
+def test_ten_thousand_clients_make_a_small_page(tmp_path: Path) -> None:
+    budgets = 1.0 + np.random.default_rng(0).random(10_000)
+    names = tuple(f"client-number-{i}" for i in range(10_000))
+    population = Population(names, budgets, np.full(10_000, 1e-5), np.full(10_000, 5, dtype=np.int64))
+    page = page_of([make_run(tmp_path / "a", population=population)], tmp_path)
+    assert len(page.encode()) + len(get_plotlyjs().encode()) < 10_000_000
+    assert "client-number-" not in page
+
+
+def test_digests_and_commands_to_verify(three: list[Path], page: str) -> None:
+    text = text_of(page)
+    for path in three:
+        run = read_run(path)
+        assert f"discretion check {path.name}" in text
+        assert f"{run.plan.digest()} {path.name}/plan.json" in text
+        assert f"{run.population.digest()} {path.name}/population.csv" in text
+
+
+def test_the_figures_can_be_downloaded(study: Path, page: str) -> None:
+    links = [a for t, a in Reader(page).tags if t == "a" and "download" in a]
+    kind, _, data = str(links[0]["href"]).partition(",")
+    assert kind == "data:text/csv;charset=utf-8"
+    rows = list(csv.DictReader(io.StringIO(unquote(data))))
+    last = [r for r in rows if r["figure"] == "accuracy" and r["round"] == "6"]
+    assert {r["method"]: float(r["value"]) for r in last}[METHODS[OWN].title] == pytest.approx(0.81)
+    certificate = read_run(study / f"{OWN}-0").certificate
+    spent = [r for r in rows if r["figure"] == "epsilon spent" and r["method"] == METHODS[OWN].title]
+    assert max(float(r["value"]) for r in spent) == certificate.spent.max()
+
+
+def test_the_ledger_is_read_and_left_alone(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", accuracy=(0.5,), finished=False)
+    record = read_run(run)
+    with Ledger(run / "ledger.sqlite", record.population) as ledger:
+        ledger.admit(record.about.id, record.plan)
+        for number in (1, 2, 3):
+            ledger.reserve(record.about.id, number)
+            if number < 3:
+                ledger.commit(record.about.id, number)
+        assert "2 rounds released, 1 reserved" in text_of(page_of([run], tmp_path))  # while in use
+    before = sorted(path.name for path in run.iterdir())
+    assert "2 rounds released, 1 reserved" in text_of(page_of([run], tmp_path))
+    assert sorted(path.name for path in run.iterdir()) == before
+    with sqlite3.connect(run / "ledger.sqlite") as db:
+        db.execute("INSERT INTO run SELECT 'other', plan, method, unit, adjacency, 1, '', '' FROM run")
+    db.close()
+    assert "1 of 1 run share one with other runs" in text_of(page_of([run], tmp_path))
+
+
+def test_who_took_part_is_not_in_the_page(page: str) -> None:
+    """Budget classes, never clients."""
+    text = text_of(page)
+    assert not re.search(r"\bc\d+\b", text)
+
+
+def test_folders_that_hold_no_run_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no run in"):
+        write([tmp_path], tmp_path / "report.html")
+    with pytest.raises(InputError, match="at least one run folder"):
+        summarise([])
+    run = make_run(tmp_path / "a")
+    (run / "run.json").write_text("{}")
+    with pytest.raises(InputError, match=r"run\.json is not of a run"):
+        summarise([run])
+    (make_run(tmp_path / "b") / "history.jsonl").write_text("{]\n")
+    with pytest.raises(InputError, match=r"history\.jsonl cannot be read"):
+        summarise([tmp_path / "b"])
+
+
+def test_classes_with_the_same_name_are_kept_apart(tmp_path: Path) -> None:
+    """Nine budgets that are equal to three digits: eight classes, all of them in the table."""
+    population = Population.of(2 + np.arange(9) * 1e-6)
+    row = summarise([make_run(tmp_path / "a", population=population)])[0]
+    assert len(row.spent) == len(row.budget) == 8
+
+
+positive = st.floats(1e-6, 1e6, allow_nan=False)
+
+
+@given(positive, positive)
+def test_spent_never_looks_smaller_and_budgets_never_larger(spent: float, budget: float) -> None:
+    used, allowed = (float(shown) for shown in numbers.spent_of(spent, budget))
+    assert used >= spent and allowed <= budget
+    assert (used <= allowed) == (spent <= budget)
+
+
+def test_numbers_as_they_are_read() -> None:
+    assert numbers.spent_of(0.49978606, 0.5) == ("0.4998", "0.5")
+    assert numbers.spent_of(0.12341, 0.123411) == ("0.12341", "0.12341")
+    assert numbers.spent(0.0) == "0" and numbers.spent(math.inf) == "∞"
+    assert numbers.spent(0.1) == "0.1000" and numbers.spent(12345.0) == "12350"
+    assert numbers.power(7e-5) == f"7{numbers.SPACE}×{numbers.SPACE}10⁻⁵" and numbers.power(1e-5) == "10⁻⁵"
+    assert numbers.span([0.5, 0.5]) == "0.5" and numbers.span([0.5, 1.0]) == "0.5 to 1"
+    assert numbers.listing(["a", "b", "c"]) == "a, b and c" and numbers.listing(["a"]) == "a"
+    assert numbers.duration(12.34) == f"12.3{numbers.SPACE}s"
+    assert numbers.duration(3700) == f"1{numbers.SPACE}h 1{numbers.SPACE}min"
