@@ -457,7 +457,7 @@ def test_budgets_beyond_need_get_the_least_noise_and_the_largest_rate() -> None:
 def test_budgets_that_no_noise_can_keep_are_refused() -> None:
     one = np.ones(1)
     with pytest.raises(PlanError, match="no noise is large enough for this budget"):
-        noise_multiplier(np.array([0.0]), 1e-12 * one, one, 10**9)
+        noise_multiplier(np.array([1e-9]), 1e-12 * one, one, 10**9)
 
 
 @pytest.mark.parametrize(

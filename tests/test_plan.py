@@ -40,12 +40,9 @@ def phases(draw: st.DrawFn, clients: int) -> Phase:
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    clients = draw(
-        st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=8, unique=True)
-    )
-    parameter = st.one_of(
-        st.text(st.characters(exclude_categories=["Cs"])), weights, st.integers(), st.booleans()
-    )
+    name = st.text(min_size=1).filter(lambda name: name == name.strip() and name.isprintable())
+    clients = draw(st.lists(name, min_size=1, max_size=8, unique=True))
+    parameter = st.one_of(name, weights, st.integers(), st.booleans())
     return Plan(
         method=draw(st.sampled_from(["one", "ünïcode"])),
         clients=tuple(clients),
@@ -110,7 +107,7 @@ def test_a_phase_that_cannot_be_is_refused(change: dict[str, Any], reason: str) 
 
 
 def test_everything_that_is_wrong_with_a_phase_is_said() -> None:
-    with pytest.raises(PlanError, match="rounds must be at least 1; a clip is at least 0"):
+    with pytest.raises(PlanError, match="rounds must be at least 1.*; a clip is at least 0"):
         replace(two_pools(), rounds=0, clip=np.array([1.0, -1.0, 1.0]))
 
 

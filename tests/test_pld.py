@@ -221,7 +221,12 @@ def test_discrete_curves_lie_above_the_true_ones(
     """On and between grid points, above and below the grid, in both directions; mass is kept."""
     spacing = min(spacing, 300 / bins)  # in exp(spacing) there has to be room
     parts = losses.discretise(
-        column(rate), column(multiplier), column(spacing), np.array([[first]]), np.array([[bins]])
+        column(rate),
+        column(multiplier),
+        column(spacing),
+        np.array([[first]]),
+        np.array([[bins]]),
+        bins,
     )
     for way, part in enumerate(parts):
         start, end = part.start[0, 0], part.start[0, 0] + spacing * bins
@@ -235,7 +240,9 @@ def test_discrete_curves_lie_above_the_true_ones(
 
 def test_a_client_with_fewer_bins_than_others_loses_no_mass() -> None:
     two = np.array([[0.3], [0.3]])
-    parts = losses.discretise(two, 2 + 0 * two, 0.1 + 0 * two, np.array([[0], [0]]), np.array([[40], [12]]))
+    parts = losses.discretise(
+        two, 2 + 0 * two, 0.1 + 0 * two, np.array([[0], [0]]), np.array([[40], [12]]), 40
+    )
     for part in parts:
         assert part.mass.sum(axis=1) + part.infinite[:, 0] == pytest.approx(1.0, abs=1e-13)
     assert parts[0].infinite[1, 0] > parts[0].infinite[0, 0]
@@ -258,7 +265,12 @@ def test_wherever_one_looks_the_answer_holds(
     multiplier, delta = 2.0, 1e-6
     first = math.floor(-12 / multiplier / spacing)
     parts = losses.discretise(
-        column(1), column(multiplier), column(spacing), np.array([[first]]), np.array([[-2 * first]])
+        column(1),
+        column(multiplier),
+        column(spacing),
+        np.array([[first]]),
+        np.array([[-2 * first]]),
+        -2 * first,
     )
     exact = gaussian.epsilon_of(np.array(math.sqrt(count) / multiplier), np.array(delta))
     view = View(column(tilt), column(bottom), column(aim), column(spacing), size)
@@ -272,7 +284,7 @@ def test_too_small_a_grid_for_one_step_costs_more_and_never_less() -> None:
     answers = []
     for reach in (150, 50, 20):
         part, _ = losses.discretise(
-            column(1), column(2), column(0.02), np.array([[-reach]]), np.array([[2 * reach]])
+            column(1), column(2), column(0.02), np.array([[-reach]]), np.array([[2 * reach]]), 2 * reach
         )
         answers.append(losses.epsilon([(part, column(10))], column(1e-6), view)[0, 0])
     assert exact <= answers[0] < answers[1] <= answers[2]
@@ -337,13 +349,22 @@ def test_a_step_too_steep_for_the_grid_costs_what_it_costs_without_sampling() ->
     assert spent([(0.3, 0.02, 10)], 1e-6) == exact
 
 
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+@pytest.mark.parametrize(
+    ("multiplier", "delta"), [(1e12, 1e-20), (1e200, 1e-5), (2.0, 1e-120), (1e-170, 1e-5)]
+)
+def test_extremes_cost_what_they_cost_without_sampling(rate: float, multiplier: float, delta: float) -> None:
+    exact = float(gaussian.epsilon_of(np.array(math.sqrt(10) / multiplier), np.array(delta)))
+    assert spent([(rate, multiplier, 10)], delta) >= exact * (1 - 1e-12)
+
+
 @given(
     rate=st.floats(1e-4, 0.99),
     multiplier=st.floats(0.3, 30.0),
     count=st.integers(1, 300),
     log_delta=st.floats(-9.0, -3.0),
 )
-@settings(deadline=None, max_examples=1200)
+@settings(deadline=None, max_examples=40)
 def test_more_rate_rounds_and_less_noise_or_delta_cost_more(
     rate: float, multiplier: float, count: int, log_delta: float
 ) -> None:
@@ -370,6 +391,7 @@ def test_steps_that_hardly_differ_cost_what_equal_ones_cost() -> None:
 
 
 def test_many_clients_cost_what_each_costs_alone() -> None:
+    """Else what one computes for all could refuse what another computed for one."""
     random = np.random.default_rng(5)
     rate, multiplier = 10 ** random.uniform(-3, 0, 40), 10 ** random.uniform(-0.4, 1, 40)
     delta = 10 ** random.uniform(-9, -4, 40)
@@ -377,7 +399,7 @@ def test_many_clients_cost_what_each_costs_alone() -> None:
     pld._known.clear()
     together = Pld().epsilon(Steps.same(rate, multiplier, 60), delta)
     alone = [spent([(q, s, 60)], d) for q, s, d in zip(rate, multiplier, delta, strict=True)]
-    assert together == pytest.approx(alone, rel=2e-4)
+    assert together == pytest.approx(alone, rel=1e-10)
     assert together[7] == together[8]
 
 

@@ -6,19 +6,23 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from discretion.errors import PlanError
 from discretion.population import Floats, Ints
 
-FORMAT = "discretion-plan/1"
-
+Format = Literal["discretion-plan/1"]
 Unit = Literal["client"]
 Adjacency = Literal["add_remove"]
 NoiseAt = Literal["server"]
 Parameter = str | float | int | bool
+
+FORMAT: Format = "discretion-plan/1"
 
 
 @dataclass(frozen=True)
@@ -33,21 +37,31 @@ class Phase:
     weight: Floats  # (P,) the model moves by the weighted sum of the pools' noisy sums
 
     def __post_init__(self) -> None:
-        clients, pools = len(self.rate), len(self.noise)
+        """Check everything, and keep copies that nobody can change later."""
+        clients, pools = np.shape(self.rate), np.shape(self.noise)
         rules = {
-            "rounds must be at least 1": self.rounds >= 1,
-            "rate, clip and pool need one entry for each client": len(self.clip) == clients
-            and len(self.pool) == clients,
-            "noise and weight need one entry for each pool": len(self.weight) == pools,
-            "a rate lies between 0 and 1": bool(((self.rate >= 0) & (self.rate <= 1)).all()),
-            "a clip is at least 0": bool((self.clip >= 0).all()),
-            "noise is finite and at least 0": bool((np.isfinite(self.noise) & (self.noise >= 0)).all()),
-            "a pool is one of those that have noise": bool(((self.pool >= 0) & (self.pool < pools)).all()),
-            "a weight is finite": bool(np.isfinite(self.weight).all()),
+            "rounds must be at least 1, and whole": self.rounds >= 1 and self.rounds % 1 == 0,
+            "rate, clip and pool need one entry for each client": len(clients) == 1
+            and np.shape(self.clip) == clients
+            and np.shape(self.pool) == clients,
+            "noise and weight need one entry for each pool": len(pools) == 1
+            and np.shape(self.weight) == pools,
+            "a rate lies between 0 and 1": _all((self.rate >= 0) & (self.rate <= 1)),
+            "a clip is at least 0": _all(self.clip >= 0),
+            "noise is finite and at least 0": _all(np.isfinite(self.noise) & (self.noise >= 0)),
+            "a pool is one of those that have noise, by its whole number": _all(
+                (self.pool >= 0) & (self.pool < np.size(self.noise)) & (self.pool == np.floor(self.pool))
+            ),
+            "a weight is finite": _all(np.isfinite(self.weight)),
         }
         broken = [rule for rule, holds in rules.items() if not holds]
         if broken:
             raise PlanError("this phase cannot be: " + "; ".join(broken))
+        object.__setattr__(self, "rounds", int(self.rounds))
+        for name in ("rate", "clip", "noise", "weight", "pool"):
+            column = np.array(getattr(self, name), dtype=np.int64 if name == "pool" else np.float64)
+            column.flags.writeable = False
+            object.__setattr__(self, name, column)
 
     @classmethod
     def one_pool(cls, rounds: int, rate: Floats, clip: Floats, noise: float) -> "Phase":
@@ -112,8 +126,14 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.phases:
             raise PlanError("a plan needs at least one phase")
+        if not self.clients or len(set(self.clients)) != len(self.clients):
+            raise PlanError("a plan needs clients, each with a name of its own")
         if any(len(phase.rate) != len(self.clients) for phase in self.phases):
             raise PlanError("every phase of a plan needs one entry for each of its clients")
+        plain = {name: getattr(value, "item", lambda v=value: v)() for name, value in self.parameters.items()}
+        if any(isinstance(value, float) and not math.isfinite(value) for value in plain.values()):
+            raise PlanError("a parameter of a method is finite")
+        object.__setattr__(self, "parameters", MappingProxyType(plain))
 
     @property
     def rounds(self) -> int:
@@ -204,32 +224,33 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        record = parse(text, FORMAT, "plan")
+        record = parse(text, PlanRecord, "plan")
+        member = np.array(record.class_)
+        if len(member) != len(record.clients) or (member < 0).any():
+            raise PlanError("not a plan of Discretion: class needs one entry for each client")
         try:
-            member = np.array(record["class"], dtype=np.int64)
             phases = tuple(
                 Phase(
-                    rounds=int(phase["rounds"]),
-                    rate=_floats(phase["rate"])[member],
-                    clip=_floats(phase["clip"])[member],
-                    noise=_floats(phase["noise"]),
-                    pool=np.array(phase["pool"], dtype=np.int64)[member],
-                    weight=_floats(phase["weight"]),
+                    rounds=phase.rounds,
+                    rate=np.array(phase.rate)[member],
+                    clip=np.array(phase.clip)[member],
+                    noise=np.array(phase.noise),
+                    pool=np.array(phase.pool)[member],
+                    weight=np.array(phase.weight),
                 )
-                for phase in record["phases"]
+                for phase in record.phases
             )
-            known = {"unit": "client", "adjacency": "add_remove", "noise_at": "server"}
-            for name, value in known.items():
-                if record[name] != value:
-                    raise PlanError(f"this plan has {name} {record[name]!r}; known is {value!r}")
-            return cls(
-                method=str(record["method"]),
-                clients=tuple(record["clients"]),
-                phases=phases,
-                parameters=record["parameters"],
-            )
-        except (KeyError, TypeError, ValueError, IndexError) as problem:
-            raise PlanError(f"not a plan of Discretion: {problem!r}") from None
+        except (IndexError, OverflowError) as problem:
+            raise PlanError(f"not a plan of Discretion: {problem}") from None
+        return cls(
+            method=record.method,
+            clients=tuple(record.clients),
+            phases=phases,
+            unit=record.unit,
+            adjacency=record.adjacency,
+            noise_at=record.noise_at,
+            parameters=record.parameters,
+        )
 
     def digest(self) -> str:
         """SHA-256 of the plan as written; the certificate, the ledger and training insist on it."""
@@ -240,8 +261,37 @@ class Plan:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 
-def _floats(values: list[Any]) -> Floats:
-    return np.array([float(value) for value in values])
+class Record(BaseModel):
+    """What a JSON file holds: nothing more, nothing less."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class PhaseRecord(Record):
+    """One entry for each class of clients, or for each pool."""
+
+    rounds: int
+    rate: list[float]
+    clip: list[float]
+    pool: list[int]
+    noise: list[float]
+    weight: list[float]
+
+
+class PlanRecord(Record):
+    format: Format
+    method: str
+    parameters: dict[str, Parameter]
+    unit: Unit
+    adjacency: Adjacency
+    noise_at: NoiseAt
+    clients: list[str]
+    class_: list[int] = Field(alias="class")
+    phases: list[PhaseRecord]
+
+
+def _all(holds: NDArray[np.bool_]) -> bool:
+    return bool(np.all(holds))
 
 
 def dump(record: dict[str, Any]) -> str:
@@ -261,12 +311,15 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
-def parse(text: str, format_: str, what: str) -> dict[str, Any]:
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+def parse(text: str, kind: type[AnyRecord], what: str) -> AnyRecord:
+    """Read a JSON file of this kind; every problem in it is said."""
     try:
-        record = json.loads(text)
-    except json.JSONDecodeError as problem:
-        raise PlanError(f"not a {what} of Discretion: {problem}") from None
-    found = record.get("format") if isinstance(record, dict) else None
-    if found != format_:
-        raise PlanError(f"not a {what} of Discretion: format is {found!r}, expected {format_!r}")
-    return dict(record)
+        return kind.model_validate_json(text)
+    except ValidationError as problem:
+        lines = (
+            f"{'.'.join(str(part) for part in error['loc'])}: {error['msg']}" for error in problem.errors()
+        )
+        raise PlanError(f"not a {what} of Discretion: {'; '.join(lines)}") from None

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +20,7 @@ Ints = NDArray[np.int64]
 COLUMNS = ("client", "epsilon", "delta", "size")
 MOST_CLASSES = 8
 MOST_PROBLEMS = 20
+LARGEST_SIZE = 2**53  # up to here a float holds every whole number
 
 
 @dataclass(frozen=True)
@@ -35,38 +37,48 @@ class Population:
     traits: Mapping[str, Floats] = field(default_factory=dict)  # (N,) each, for methods that ask
 
     def __post_init__(self) -> None:
+        """Check everything, and keep copies that nobody can change later."""
         problems = [
-            f"{name} has {len(column)} entries for {len(self.client)} clients"
-            for name, column in self._columns().items()
-            if len(column) != len(self.client)
+            f"{name!r} is no name of a client: expected printable text, without space around it"
+            for name in self.client
+            if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable()
         ]
-        if not problems:
-            sound = (self.epsilon > 0) & (self.delta > 0) & (self.delta < 1) & (self.size >= 1)
-            problems = [
-                f"client {self.client[i]!r}: {problem}"
-                for i in np.flatnonzero(~sound)
-                for problem in _row_problems(
-                    float(self.epsilon[i]), float(self.delta[i]), float(self.size[i])
-                )
-            ]
-            problems += [
-                f"trait {name!r} has {int(np.sum(~np.isfinite(column)))} entries that are not finite"
-                for name, column in self.traits.items()
-                if not np.isfinite(column).all()
-            ]
         if len(set(self.client)) != len(self.client):
             problems.append("two clients have the same name")
         if not self.client:
             problems.append("there are no clients")
+        problems += [f"a trait is named {name!r}, as a column is" for name in self.traits if name in COLUMNS]
+        columns = {"epsilon": self.epsilon, "delta": self.delta, "size": self.size, **self.traits}
+        kept: dict[str, Floats] = {}
+        for name, column in columns.items():
+            kept[name] = np.array(column, dtype=np.float64)
+            if kept[name].shape != (len(self.client),):
+                problems.append(f"{name} has {kept[name].size} entries for {len(self.client)} clients")
+        if not problems:
+            problems = self._problems(kept)
         _raise("the population", problems)
+        for column in kept.values():
+            column.flags.writeable = False
+        size = kept["size"].astype(np.int64)
+        size.flags.writeable = False
+        object.__setattr__(self, "epsilon", kept["epsilon"])
+        object.__setattr__(self, "delta", kept["delta"])
+        object.__setattr__(self, "size", size)
+        object.__setattr__(self, "traits", MappingProxyType({name: kept[name] for name in self.traits}))
 
-    def _columns(self) -> dict[str, NDArray[np.generic]]:
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "size": self.size,
-            **{name: column for name, column in self.traits.items()},
-        }
+    def _problems(self, columns: Mapping[str, Floats]) -> list[str]:
+        epsilon, delta, size = (columns[name] for name in COLUMNS[1:])
+        sound = (epsilon > 0) & (delta > 0) & (delta < 1) & (size >= 1) & (size <= LARGEST_SIZE)
+        sound &= size == np.floor(size)
+        return [
+            f"client {self.client[i]!r}: {problem}"
+            for i in np.flatnonzero(~sound)
+            for problem in _row_problems(float(epsilon[i]), float(delta[i]), float(size[i]))
+        ] + [
+            f"trait {name!r} has {int(np.sum(~np.isfinite(columns[name])))} entries that are not finite"
+            for name in self.traits
+            if not np.isfinite(columns[name]).all()
+        ]
 
     def __len__(self) -> int:
         return len(self.client)
@@ -81,12 +93,16 @@ class Population:
     ) -> "Population":
         """From arrays or numbers; a single number holds for every client. Names are c0, c1, …"""
         budgets = np.atleast_1d(np.asarray(epsilon, dtype=np.float64))
-        count = len(budgets)
+
+        def for_each(value: ArrayLike) -> Floats:
+            array = np.asarray(value, dtype=np.float64)
+            return np.full(len(budgets), array) if array.ndim == 0 else array
+
         return cls(
-            client=tuple(f"c{i}" for i in range(count)),
+            client=tuple(f"c{i}" for i in range(len(budgets))),
             epsilon=budgets,
-            delta=np.array(np.broadcast_to(np.asarray(delta, np.float64), (count,))),
-            size=np.array(np.broadcast_to(np.asarray(size, np.int64), (count,))),
+            delta=for_each(delta),
+            size=for_each(size),  # type: ignore[arg-type]  # checked to be whole, then made integers
             traits=dict(traits or {}),
         )
 
@@ -97,7 +113,8 @@ class Population:
         Every bad row is reported at once, with its line number; nothing is half-loaded.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8-sig")
+            with Path(path).open(encoding="utf-8-sig", newline="") as file:
+                text = file.read()
         except (OSError, UnicodeDecodeError) as problem:
             raise PopulationError(f"cannot read the population from {path}: {problem}") from None
         return _parse(text, str(path))
@@ -124,7 +141,13 @@ class Population:
         budgets, index = np.unique(np.stack([self.epsilon, self.delta], axis=1), axis=0, return_inverse=True)
         one_delta = len(np.unique(self.delta)) == 1
         if len(budgets) <= MOST_CLASSES:
-            names = [f"ε {e:g}" if one_delta else f"ε {e:g}, δ {d:g}" for e, d in budgets]
+            for digits in (6, 17):  # more only where fewer do not tell them apart
+                names = [
+                    f"ε {e:.{digits}g}" if one_delta else f"ε {e:.{digits}g}, δ {d:.{digits}g}"
+                    for e, d in budgets
+                ]
+                if len(set(names)) == len(names):
+                    break
             return tuple(names), index.reshape(-1).astype(np.int64)
         rank = np.argsort(np.argsort(self.epsilon, kind="stable"), kind="stable")
         index = rank * MOST_CLASSES // len(self)
@@ -141,13 +164,20 @@ def _row_problems(epsilon: float, delta: float, size: float) -> list[str]:
         problems.append(f"epsilon is {epsilon:g}; expected a number above 0 (inf for public data)")
     if not 0 < delta < 1:
         problems.append(f"delta is {delta:g}; expected a number above 0 and below 1, such as 1e-5")
-    if not (size >= 1 and size == math.floor(size)) or math.isinf(size):
+    if not (1 <= size <= LARGEST_SIZE) or size != math.floor(size):
         problems.append(f"size is {size:g}; expected a whole number of records, at least 1")
     return problems
 
 
 def _parse(text: str, source: str) -> Population:
-    lines = csv.reader(io.StringIO(text))
+    try:
+        return _parse_rows(text, source)
+    except csv.Error as problem:
+        raise PopulationError(f"{source} is not CSV: {problem}") from None
+
+
+def _parse_rows(text: str, source: str) -> Population:
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     header = [name.strip() for name in next(lines, [])]
     missing = [name for name in COLUMNS if name not in header]
     if missing:

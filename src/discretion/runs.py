@@ -20,7 +20,7 @@ import safetensors.numpy
 from discretion import __version__, budgets
 from discretion.accounting import Certificate, certify
 from discretion.config import Config, read
-from discretion.errors import ConfigError, DataError, InputError, PlanError
+from discretion.errors import ConfigError, DataError, InputError
 from discretion.ledger import Ledger
 from discretion.methods import find, make_plan
 from discretion.plan import Plan
@@ -232,8 +232,6 @@ def execute(
         certificate = Certificate.from_json(folder.certificate.read_text(encoding="utf-8"))
         population = Population.from_csv(folder.population)
         run = json.loads(folder.about.read_text(encoding="utf-8"))["id"]
-        if population.digest() != certificate.population:
-            raise PlanError(f"{folder.population} was changed after the plan was certified")
         with Ledger(folder.ledger(config), population) as ledger:
             _execute(folder, config, plan, certificate, ledger, run, dataset, on_round)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discretion.accounting import Certificate
-from discretion.errors import LedgerError
+from discretion.errors import LedgerError, PlanError
 from discretion.ledger import Ledger
 from discretion.plan import Phase, Plan
 from discretion.population import Floats, Ints
@@ -90,6 +90,8 @@ def train(
         run that was killed and resumed ends with the same model.
     """
     certificate.require(plan, accept_no_privacy)
+    if certificate.population != ledger.population.digest():
+        raise PlanError("this certificate is of another population than the ledger's: certify again")
     ledger.admit(run, plan, accept_no_privacy)
     on_record = ledger.states(run)
     if not state.round <= len(on_record) <= state.round + 1:

@@ -9,10 +9,11 @@ import numpy as np
 
 from discretion.accounting.spent import TIGHT, Accountant, spent
 from discretion.errors import BudgetError, PlanError
-from discretion.plan import Plan, dump, parse
+from discretion.plan import Plan, Record, dump, parse
 from discretion.population import Floats, Population
 
-FORMAT = "discretion-certificate/1"
+Format = Literal["discretion-certificate/1"]
+FORMAT: Format = "discretion-certificate/1"
 MOST_POINTS = 25  # of a spending curve
 
 Adversary = Literal["public", "clients", "server"]
@@ -111,26 +112,56 @@ class Certificate:
 
     @classmethod
     def from_json(cls, text: str) -> "Certificate":
-        record = parse(text, FORMAT, "certificate")
-        try:
-            curve = record["spending"]
-            return cls(
-                **{name: str(record[name]) for name in ("plan", "population", "method", "unit")},
-                **{name: str(record[name]) for name in ("adjacency", "noise_at", "accountant")},
-                rounds=int(record["rounds"]),
-                clients=tuple(record["clients"]),
-                budget=np.array(record["budget"], dtype=np.float64),
-                delta=np.array(record["delta"], dtype=np.float64),
-                epsilon={who: np.array(record["epsilon"][who], dtype=np.float64) for who in WHO},
-                spending=Spending(
-                    tuple(curve["rounds"]),
-                    tuple(curve["classes"]),
-                    np.array(curve["budget"], dtype=np.float64),
-                    np.array(curve["epsilon"], dtype=np.float64),
-                ),
+        record = parse(text, CertificateRecord, "certificate")
+        columns = [record.budget, record.delta, *record.epsilon.values()]
+        if {len(column) for column in columns} != {len(record.clients)} or set(record.epsilon) != set(WHO):
+            raise PlanError(
+                "not a certificate of Discretion: it needs one entry for each client, against each of "
+                f"{', '.join(WHO)}"
             )
-        except (KeyError, TypeError, ValueError) as problem:
-            raise PlanError(f"not a certificate of Discretion: {problem!r}") from None
+        curve = record.spending
+        return cls(
+            plan=record.plan,
+            population=record.population,
+            method=record.method,
+            unit=record.unit,
+            adjacency=record.adjacency,
+            noise_at=record.noise_at,
+            rounds=record.rounds,
+            accountant=record.accountant,
+            clients=tuple(record.clients),
+            budget=np.array(record.budget),
+            delta=np.array(record.delta),
+            epsilon={who: np.array(record.epsilon[who]) for who in WHO},
+            spending=Spending(
+                tuple(curve.rounds), tuple(curve.classes), np.array(curve.budget), np.array(curve.epsilon)
+            ),
+        )
+
+
+class SpendingRecord(Record):
+    rounds: list[int]
+    classes: list[str]
+    budget: list[float]
+    epsilon: list[list[float]]
+
+
+class CertificateRecord(Record):
+    format: Format
+    plan: str
+    population: str
+    method: str
+    unit: str
+    adjacency: str
+    noise_at: str
+    rounds: int
+    accountant: str
+    against: dict[str, str]
+    clients: list[str]
+    budget: list[float]
+    delta: list[float]
+    epsilon: dict[Adversary, list[float]]
+    spending: SpendingRecord
 
 
 def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) -> Certificate:
@@ -169,7 +200,8 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
 
 def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: Accountant) -> Spending:
     names, member = population.classes()
-    share = epsilon / population.epsilon
+    with np.errstate(invalid="ignore"):  # nothing of an infinite budget
+        share = epsilon / population.epsilon
     worst = np.array([np.flatnonzero(member == k)[_argmax(share[member == k])] for k in range(len(names))])
     points = np.unique(np.linspace(1, plan.rounds, min(plan.rounds, MOST_POINTS)).round()).astype(int)
     curve = [accountant.epsilon(plan.steps(int(t)).of(worst), population.delta[worst]) for t in points]

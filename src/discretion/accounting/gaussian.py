@@ -34,3 +34,19 @@ def epsilon_of(mu: Floats, delta: Floats) -> Floats:
         low, high = np.where(safe, low, middle), np.where(safe, middle, high)
     free = delta_of(np.zeros(mu.shape), mu) <= delta
     return np.where(np.isinf(mu), np.inf, np.where(free, 0.0, high))
+
+
+def shift_of(epsilon: Floats, delta: Floats) -> Floats:
+    """The largest shift that stays within (epsilon, delta), rounded down by bisection."""
+    epsilon, delta = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(delta, float))
+    low, high = np.zeros(epsilon.shape), np.ones(epsilon.shape)
+    for _ in range(DOUBLINGS):
+        short = (delta_of(epsilon, high) <= delta) & np.isfinite(epsilon)
+        if not short.any():
+            break
+        low, high = np.where(short, high, low), np.where(short, 2 * high, high)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        safe = delta_of(epsilon, middle) <= delta
+        low, high = np.where(safe, middle, low), np.where(safe, high, middle)
+    return np.where(np.isinf(epsilon), np.inf, low)

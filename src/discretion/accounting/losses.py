@@ -48,13 +48,13 @@ class View:
 
 
 def discretise(
-    rate: Floats, multiplier: Floats, spacing: Floats, first: Ints, bins: Ints
+    rate: Floats, multiplier: Floats, spacing: Floats, first: Ints, bins: Ints, columns: int
 ) -> tuple[Losses, Losses]:
     """The loss of one step of K clients, (K, 1) each: when the client is removed, and when added.
 
     The grid is log(1 - rate) + i * spacing for i = first, ..., first + bins - 1, so that it meets the
-    least possible loss (it is i * spacing where the rate is 1). Clients with fewer bins than others have
-    what a removed one could lose beyond them at infinity, and what an added one could at its place.
+    least possible loss (it is i * spacing where the rate is 1). Arrays have `columns` of at least `bins`:
+    what a removed client could lose in those beyond its bins is taken as infinite.
 
     Connect the dots (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022): whatever lies between two
     grid points is divided among them so that its probability under P and under Q stays the same. The
@@ -69,7 +69,7 @@ def discretise(
         Mass and `infinite` sum to 1.
         Rounding is on the safe side: the part that moves up is raised by a bound on its rounding error.
     """
-    place = np.arange(bins.max())
+    place = np.arange(columns)
     steps = (first + place) * spacing  # (K, B)
     with np.errstate(divide="ignore"):
         base = np.where(rate < 1, np.log1p(-rate), 0.0)

@@ -20,6 +20,7 @@ Problem = tuple[tuple[Step, ...], float]  # steps and delta
 
 STEEPEST = 500.0  # largest range of a single step's loss; exp() has to stay finite
 SMALLEST = 1e-100  # probability that is worked with; tails of the normal distribution end at 1e-308
+LARGEST = 1e9  # multiplier that is worth a grid
 ALIKE = 1.25  # grids of single steps that differ by less are worked on together
 MISS = 0.05  # share of epsilon by which a first look may be beside it
 CLOSER = (1, 4, 16, 64)  # times finer grids for those
@@ -37,8 +38,9 @@ class Pld:
         Steps with rate 0, count 0 or an infinite multiplier cost nothing; multiplier 0 with a rate above
         0 costs infinity.
         Where every rate is 1, the exact epsilon of a Gaussian.
-        Where a single step may lose more than STEEPEST (a multiplier below about 0.05), the exact
-        epsilon of the same steps without sampling, which is never less.
+        Where a single step may lose more than STEEPEST (a multiplier below about 0.05), or a multiplier,
+        rate or delta is beyond what doubles can hold on a grid, the exact epsilon of the same steps
+        without sampling, which is never less.
     """
 
     name = "PLD"
@@ -102,6 +104,7 @@ def _composed(steps: Compositions) -> Floats:
     low, high = steps.range()
     steep = ~((high - np.minimum(low, 0.0)).max(axis=1) < STEEPEST)
     extreme = (steps.tail[:, 0] < SMALLEST) | (steps.rate < SMALLEST).any(axis=1)
+    extreme |= (steps.multiplier > LARGEST).any(axis=1)
     never = (steps.count * steps.rate).sum(axis=1) <= steps.delta  # it most likely takes no part at all
     spent[never] = 0.0
     sampled = np.flatnonzero(~(never | steep | extreme | (steps.rate == 1).all(axis=1)))
@@ -109,8 +112,10 @@ def _composed(steps: Compositions) -> Floats:
         spent[sampled] = _sampled(steps.of(sampled))
     plain = np.isinf(spent) & (steps.delta > 0)
     if plain.any():
-        with np.errstate(divide="ignore"):
-            shift = np.sqrt((steps.count[plain] / steps.multiplier[plain] ** 2).sum(axis=1))
+        with np.errstate(divide="ignore", over="ignore"):
+            shifts = np.sqrt(steps.count[plain]) / steps.multiplier[plain]
+            shift = np.sqrt((shifts**2).sum(axis=1))
+        shift = np.where(shift > SMALLEST, shift, shifts.sum(axis=1))  # squares may vanish, sums do not
         spent[plain] = gaussian.epsilon_of(shift, steps.delta[plain])
     return spent
 
@@ -147,13 +152,14 @@ def _evaluate(steps: Compositions, looks: Look) -> Floats:
     low, high = steps.range()
     first = np.floor(low / spacing).astype(np.int64)
     bins = np.ceil(high / spacing).astype(np.int64) - first + 1
-    alike = np.column_stack([looks.size, np.ceil(np.log(bins) / math.log(ALIKE)).astype(np.int64)])
-    kinds, kind = np.unique(alike, axis=0, return_inverse=True)
+    # A client's arrays are as long as its own grids ask for, so its epsilon does not depend on the others.
+    columns = np.ceil(ALIKE ** np.ceil(np.log(bins) / math.log(ALIKE))).astype(np.int64)
+    columns = np.maximum(columns, bins)
+    kinds, kind = np.unique(np.column_stack([looks.size, columns]), axis=0, return_inverse=True)
     found = np.empty((len(steps.delta), 2))
-    for number in range(len(kinds)):
+    for number, (size, *lengths) in enumerate(kinds.tolist()):
         who = np.flatnonzero(kind.reshape(-1) == number)
-        size = int(kinds[number, 0])
-        for k in _chunks(who, TOGETHER // max(size, int(bins[who].max()))):
+        for k in _chunks(who, TOGETHER // max(size, *lengths)):
             parts = [
                 losses.discretise(
                     steps.rate[k, s, None],
@@ -161,8 +167,9 @@ def _evaluate(steps: Compositions, looks: Look) -> Floats:
                     spacing[k],
                     first[k, s, None],
                     bins[k, s, None],
+                    length,
                 )
-                for s in range(bins.shape[1])
+                for s, length in enumerate(lengths)
             ]
             for way in (0, 1):
                 view = View(

@@ -12,7 +12,7 @@ TOLERANCE, LOOSEST = 2e-4, 8e-4  # share of epsilon that the grid may add; more 
 COMFORTABLE = 8192  # points of a composed grid
 SIZES = np.sort(np.concatenate([2 ** np.arange(8, 19), 3 * 2 ** np.arange(7, 18)]))
 SHARE = 1e-4  # of delta, that each end of the view may add to it
-NOISE = 6e-15  # rounding of a transform
+NOISE = 6e-15  # rounding of a transform, as `losses` bounds it
 COARSE = np.geomspace(1e-6, 30.0, 22)  # tilts, per standard deviation of the composed loss
 FINE = np.linspace(0.0, 1.0, 18)  # tilts between two of them
 NODES = 128  # of the quadrature
@@ -40,17 +40,17 @@ class Compositions:
     def releases(self) -> tuple[Floats, Floats]:
         """(K, S) the ends of the grid of a single step, as releases in standard deviations."""
         reach = -ndtri(self.tail)
-        return -reach + 0 / self.multiplier, reach + 1 / self.multiplier
+        return np.broadcast_to(-reach, self.rate.shape), reach + 1 / self.multiplier
 
     def range(self) -> tuple[Floats, Floats]:
         """(K, S) the same as losses above log(1 - rate), or above 0 where the rate is 1."""
         with np.errstate(all="ignore"):
             least = np.where(self.rate < 1, np.log1p(-self.rate), 0.0)
-            low, high = (loss(self.rate, self.multiplier, x) - least for x in self.releases())
+            low, high = (loss_of(self.rate, self.multiplier, x) - least for x in self.releases())
         return np.where(self.rate < 1, np.maximum(low, 0.0), low), high
 
 
-def loss(rate: Floats, multiplier: Floats, release: Floats) -> Floats:
+def loss_of(rate: Floats, multiplier: Floats, release: Floats) -> Floats:
     """Privacy loss of a release, in standard deviations of the noise."""
     return np.logaddexp(np.log1p(-rate), np.log(rate) + release / multiplier - 0.5 / multiplier**2)
 
@@ -88,8 +88,9 @@ def look(steps: Compositions, known: Floats | None = None, finer: int = 1) -> Lo
         part = np.clip((before - log_delta) / np.maximum(before - after, 1e-9), 0.0, 1.0)
         aim = (1 - part) * _pick(fine.epsilon, at - 1) + part * _pick(fine.epsilon, at)
         aim = np.maximum(aim, 0.0)
-    saddle, middle = _pick(fine.tilt, at), _pick(fine.mean, at)
+    saddle, middle, deviation = (_pick(x, at) for x in (fine.tilt, fine.mean, np.sqrt(fine.variance)))
 
+    # How fine the grid has to be.
     # Connecting the dots a and b adds to K at most count (t + t²) / 2 times the mean of
     # (loss - a) (b - loss): about spacing² / 6, and at most spacing times the mean of loss - least.
     allowed = TOLERANCE * np.maximum(aim, 0.1 * middle) + (aim.max(axis=1, keepdims=True) - aim) / 4
@@ -98,6 +99,7 @@ def look(steps: Compositions, known: Floats | None = None, finer: int = 1) -> Lo
         2 * allowed / ((saddle + 1) * np.abs(middle - quadrature.least)),
     ).min(axis=1, keepdims=True)
 
+    # How long the view has to be, for each tilt.
     tilt = np.concatenate([coarse.tilt, fine.tilt], axis=2)  # (K, 2, T)
     cumulant = np.concatenate([coarse.cumulant, fine.cumulant], axis=2)
     cumulant += total * spacing**2 * (tilt + tilt**2) / 8  # what the grid adds, and more for coarse ones
@@ -106,13 +108,14 @@ def look(steps: Compositions, known: Floats | None = None, finer: int = 1) -> Lo
     above = (chernoff - small) / tilt  # what lies this far above the aim is a small share of delta
     from_below = -small / tilt  # the same of what comes round the circle of this length from below
     # and of what comes round from above, down to somewhat below the aim; where that was wrong, to 0
-    deviation = np.sqrt(_pick(fine.variance, at))
     lowest = 0.0 if known is not None else aim - np.minimum(0.2 * aim, deviation)
     stronger = tilt[:, :, None, :] - tilt[..., None]
     with np.errstate(divide="ignore", invalid="ignore"):
         from_above = ((cumulant - tilt * lowest)[:, :, None, :] - small[..., None]) / stronger
     from_above = np.where(stronger > 0, from_above, np.inf).min(axis=3)
     length = np.maximum(np.maximum(above + 0.5 * deviation, from_below), from_above)
+
+    # The tilt with the shortest view, unless rounding would show.
     variance = np.maximum(np.concatenate([coarse.variance, fine.variance], axis=2), TINY)
     points = np.sqrt(3.5 * spacing * np.sqrt(variance))
     noise = chernoff - log_delta + np.log(NOISE / SHARE * total / (1 + tilt)) - np.log(tilt * points)
@@ -168,7 +171,7 @@ class _Quadrature:
         low, high = (end[:, :, None] for end in steps.releases())
         release = low + (high - low) * np.linspace(0.0, 1.0, NODES)  # (K, S, X)
         with np.errstate(divide="ignore"):
-            removed = loss(steps.rate[:, :, None], steps.multiplier[:, :, None], release)
+            removed = loss_of(steps.rate[:, :, None], steps.multiplier[:, :, None], release)
             least = (steps.count * np.log1p(-steps.rate)).sum(axis=1)
         without = -(release**2) / 2
         without -= np.log(np.exp(without).sum(axis=2, keepdims=True))

@@ -5,15 +5,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from discretion.accounting.renyi import Renyi
+from discretion.accounting import gaussian
 from discretion.accounting.spent import TIGHT, Accountant
 from discretion.errors import PlanError
 from discretion.plan import Steps
-from discretion.population import Floats
+from discretion.population import Floats, Ints
 
 AIM = 0.9998  # of the budget: close enough, and on the safe side of what rounding does
 ENOUGH = 0.9995  # stop once this much of the budget is used
 SMALLEST, LARGEST = 0.05, 1e6  # noise multipliers
+RAREST = 1e9  # one over the smallest rate
 TRIES = 60
 
 
@@ -26,75 +27,69 @@ def noise_multiplier(
         The accountant's epsilon at the result is at most the budget, and at least 0.9995 of it
         wherever that takes a multiplier between 0.05 and a million.
     """
-
-    def cost(multiplier: Floats, who: np.ndarray, by: Accountant) -> Floats:
-        return by.epsilon(Steps.same(rate[who], multiplier, rounds), delta[who])
-
-    return _distinct(
-        lambda who: _least(
-            epsilon[who],
-            SMALLEST,
-            LARGEST,
-            lambda x, k: cost(x, who[k], Renyi()),
-            lambda x, k: cost(x, who[k], accountant),
-        ),
-        np.stack([epsilon, delta, rate]),
+    _, first, where = np.unique(
+        np.stack([epsilon, delta, rate]), axis=1, return_index=True, return_inverse=True
     )
+    epsilon, delta, rate = epsilon[first], delta[first], rate[first]
+
+    def cost(multiplier: Floats, who: Ints) -> Floats:
+        return accountant.epsilon(Steps.same(rate[who], multiplier, rounds), delta[who])
+
+    # many sampled steps are about one Gaussian of shift q sqrt(T (exp(1/s²) - 1)): Bu et al. 2020
+    shift = gaussian.shift_of(epsilon, delta) / (rate * math.sqrt(rounds))
+    guess = 1 / np.sqrt(np.log1p(shift**2))
+    return _least(epsilon, SMALLEST, LARGEST, guess, cost)[where.reshape(-1)]
 
 
 def sampling_rate(
     epsilon: Floats, delta: Floats, multiplier: Floats, rounds: int, accountant: Accountant = TIGHT
 ) -> Floats:
     """(N,) the largest rate, at most 1, with which `rounds` rounds stay within the budget."""
-
-    def cost(inverse: Floats, who: np.ndarray, by: Accountant) -> Floats:
-        return by.epsilon(Steps.same(1 / inverse, multiplier[who], rounds), delta[who])
-
-    return 1 / _distinct(
-        lambda who: _least(
-            epsilon[who],
-            1.0,
-            1e9,
-            lambda x, k: cost(x, who[k], Renyi()),
-            lambda x, k: cost(x, who[k], accountant),
-        ),
-        np.stack([epsilon, delta, multiplier]),
+    _, first, where = np.unique(
+        np.stack([epsilon, delta, multiplier]), axis=1, return_index=True, return_inverse=True
     )
+    epsilon, delta, multiplier = epsilon[first], delta[first], multiplier[first]
+
+    def cost(inverse: Floats, who: Ints) -> Floats:
+        return accountant.epsilon(Steps.same(1 / inverse, multiplier[who], rounds), delta[who])
+
+    shift = gaussian.shift_of(epsilon, delta)
+    guess = np.sqrt(rounds * np.expm1(1 / multiplier**2)) / shift
+    return 1 / _least(epsilon, 1.0, RAREST, guess, cost)[where.reshape(-1)]
 
 
-Cost = Callable[[Floats, np.ndarray], Floats]  # of x for the clients with these numbers
+Cost = Callable[[Floats, Ints], Floats]  # of x, for the clients with these numbers
 
 
-def _distinct(solve: Callable[[np.ndarray], Floats], problems: Floats) -> Floats:
-    """Solve each distinct column of (K, N) `problems` once, by the number of a client that has it."""
-    _, first, where = np.unique(problems, axis=1, return_index=True, return_inverse=True)
-    return solve(first)[where.reshape(-1)]
-
-
-def _least(budget: Floats, low: float, high: float, fast: Cost, exact: Cost) -> Floats:
-    """The least x in [low, high] whose exact cost, falling in x, is within the budget."""
-    start = np.full(len(budget), math.sqrt(low * high))
-    guess = _narrow(budget, fast, *_bracket(budget, low, high, fast, start, 4.0), 0.02)
-    return _narrow(budget, exact, *_bracket(budget, low, high, exact, guess, 1.25), 1e-6)
+def _least(budget: Floats, low: float, high: float, guess: Floats, cost: Cost) -> Floats:
+    """The least x in [low, high] whose cost, falling in x, is within the budget."""
+    start = np.clip(np.where(np.isfinite(guess), guess, high), low, high)
+    return _narrow(budget, cost, *_bracket(budget, low, high, cost, start, 1.25), 1e-6)
 
 
 def _bracket(
     budget: Floats, low: float, high: float, cost: Cost, start: Floats, factor: float
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """x that costs too much and x that does not, with their costs; both `low` if even that is cheap."""
+    """x that costs too much and x that does not, with their costs; both `low` if even that is cheap.
+
+    Each step away from the start is longer than the one before.
+    """
     over, under = start.copy(), start.copy()
-    at_over = at_under = cost(start, np.arange(len(budget)))
-    at_over, at_under = at_over.copy(), at_under.copy()
+    at_over = cost(start, np.arange(len(budget)))
+    at_under = at_over.copy()
+    stride = np.full(len(budget), factor)
     while len(todo := np.flatnonzero(at_under > budget)):
         if (under[todo] >= high).any():
             raise PlanError("no noise is large enough for this budget: allow more epsilon or delta")
         over[todo], at_over[todo] = under[todo], at_under[todo]
-        under[todo] = np.minimum(under[todo] * factor, high)
+        under[todo] = np.minimum(under[todo] * stride[todo], high)
         at_under[todo] = cost(under[todo], todo)
+        stride[todo] **= 2
     while len(todo := np.flatnonzero((at_over <= budget) & (over > low))):
         under[todo], at_under[todo] = over[todo], at_over[todo]
-        over[todo] = np.maximum(over[todo] / factor, low)
+        over[todo] = np.maximum(over[todo] / stride[todo], low)
         at_over[todo] = cost(over[todo], todo)
+        stride[todo] **= 2
     cheap = at_over <= budget
     return over, np.where(cheap, over, under), at_over, np.where(cheap, at_over, at_under)
 
