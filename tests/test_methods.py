@@ -14,7 +14,7 @@ from discretion.ledger import Ledger
 from discretion.methods import METHODS, Method, find, make_plan
 from discretion.plan import Plan
 from discretion.population import Population
-from discretion.train import Order, Server, State, Updates, next_state, train
+from discretion.train import Order, State, Updates, next_state, train
 
 SETTINGS = {"rounds": 6, "rate": 0.2, "clip": 0.8}
 
@@ -113,7 +113,7 @@ def test_zero_updates_come_out_as_the_planned_noise(plan: Plan) -> None:
     size = 20_000
     state = State.start(np.zeros(size, np.float32))
     phase = plan.phases[0]
-    moved = next_state(plan, Zeros(size), state, 5, Server()).model
+    moved = next_state(plan, Zeros(size), state, run="r", seed=5).model
     expected = np.sqrt(np.sum((phase.weight * phase.noise) ** 2))
     assert moved.std() == pytest.approx(expected, rel=0.03)
 

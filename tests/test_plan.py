@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discretion.errors import PlanError
-from discretion.plan import FORMAT, Phase, Plan, Steps, dump, parse
+from discretion.plan import FORMAT, Phase, Plan, Steps, dump
 
 rates = st.floats(0, 1)
 clips = st.floats(0, allow_nan=False)  # an infinite clip is no clip
@@ -203,8 +203,7 @@ def test_release_at_the_edges(clip: float, noise: float, multiplier: float) -> N
 @settings(max_examples=40, deadline=None)
 @given(phases(4))
 def test_release_never_promises_more_than_noise_over_clip(phase: Phase) -> None:
-    with np.errstate(over="ignore"):
-        _, multiplier = plan_of(phase).release(phase)
+    _, multiplier = plan_of(phase).release(phase)
     assert not np.isnan(multiplier).any() and (multiplier >= 0).all()
     changes = phase.clip > 0
     with np.errstate(over="ignore"):
@@ -365,20 +364,28 @@ def record_of(plan: Plan) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "not a plan of Discretion"),
-        ("{", "not a plan of Discretion"),
-        ("[]", "format is None"),
-        ("{}", "format is None"),
-        ('{"format": "discretion-plan/2"}', "format is 'discretion-plan/2', expected 'discretion-plan/1'"),
-        (f'{{"format": "{FORMAT}"}}', "not a plan of Discretion: KeyError"),
-    ],
+    "text", ["", "{", "[]", "{}", "null", '{"format": "discretion-plan/2"}', f'{{"format": "{FORMAT}"}}']
 )
-def test_what_is_not_a_plan_is_refused(text: str, reason: str) -> None:
-    with pytest.raises(PlanError, match="not a plan of Discretion") as caught:
+def test_what_is_not_a_plan_is_refused(text: str) -> None:
+    with pytest.raises(PlanError, match="not a plan of Discretion"):
         Plan.from_json(text)
-    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["discretion-plan/2", "discretion-certificate/1", None, 1])
+def test_a_plan_of_another_format_is_refused(value: object) -> None:
+    record = record_of(plan_of(two_pools())) | {"format": value}
+    with pytest.raises(PlanError, match=f"format.*{FORMAT}"):
+        Plan.from_json(json.dumps(record))
+
+
+def test_a_plan_with_a_part_too_many_is_refused() -> None:
+    """Whoever wrote it may have meant something by it."""
+    record = record_of(plan_of(two_pools()))
+    with pytest.raises(PlanError, match="not a plan of Discretion.*sensitivity"):
+        Plan.from_json(json.dumps(record | {"sensitivity": 0.1}))
+    record["phases"][0]["sensitivity"] = 0.1
+    with pytest.raises(PlanError, match="not a plan of Discretion.*sensitivity"):
+        Plan.from_json(json.dumps(record))
 
 
 @pytest.mark.parametrize("key", ["class", "phases", "clients", "method", "parameters", "unit", "adjacency"])
@@ -389,12 +396,15 @@ def test_a_plan_with_a_part_missing_is_refused(key: str) -> None:
         Plan.from_json(json.dumps(record))
 
 
+KNOWN = {"unit": "client", "adjacency": "add_remove", "noise_at": "server"}
+
+
 @pytest.mark.parametrize(
     ("key", "value"), [("unit", "record"), ("adjacency", "replace"), ("noise_at", "clients"), ("unit", None)]
 )
 def test_a_plan_of_another_kind_is_refused(key: str, value: object) -> None:
     record = record_of(plan_of(two_pools())) | {key: value}
-    with pytest.raises(PlanError, match=f"this plan has {key}"):
+    with pytest.raises(PlanError, match=f"{key}.*{KNOWN[key]}"):
         Plan.from_json(json.dumps(record))
 
 
@@ -456,9 +466,3 @@ def test_parts_that_cannot_be_are_refused(key: str, value: object) -> None:
     record = record_of(plan_of(two_pools())) | {key: value}
     with pytest.raises(PlanError):
         Plan.from_json(json.dumps(record))
-
-
-def test_parse_insists_on_the_format() -> None:
-    assert parse('{"format": "x/1", "a": 1}', "x/1", "thing") == {"format": "x/1", "a": 1}
-    with pytest.raises(PlanError, match="not a thing of Discretion: format is 'y', expected 'x/1'"):
-        parse('{"format": "y"}', "x/1", "thing")

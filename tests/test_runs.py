@@ -13,7 +13,7 @@ import pytest
 
 from discretion import config
 from discretion.accounting import Certificate
-from discretion.errors import BudgetError, ConfigError, DataError, InputError, PlanError
+from discretion.errors import BudgetError, ConfigError, DataError, InputError, LedgerError, PlanError
 from discretion.ledger import Ledger
 from discretion.plan import Plan
 from discretion.population import Population
@@ -213,7 +213,8 @@ def test_a_changed_plan_is_refused(small_config: Path, tmp_path: Path) -> None:
     run.plan.write_text(text.replace(noise, repr(float(noise) * 0.8)))
     with pytest.raises(PlanError, match="changed after it was certified"):
         execute(run)
-    run.plan.write_text(text)
+    assert read_history(run) == []
+    run = make_run(small_config, tmp_path / "other")
     run.population.write_text(run.population.read_text().replace(",4.0,", ",40.0,"))
     with pytest.raises(PlanError, match="another population"):
         execute(run)
@@ -239,10 +240,13 @@ def test_a_plan_without_privacy_leaves_no_folder_unless_accepted(small_config: P
 def test_a_shared_ledger_adds_up_over_runs(small_config: Path, tmp_path: Path) -> None:
     shared = f"ledger={tmp_path / 'shared.sqlite'}"
     execute(make_run(small_config, tmp_path / "first", shared))
-    second = make_run(small_config, tmp_path / "second", shared)
+    again = make_run(small_config, tmp_path / "again", shared)
+    with pytest.raises(LedgerError, match="done before"):
+        execute(again)
+    second = make_run(small_config, tmp_path / "second", shared, "plan.clip=0.6")
     with pytest.raises(BudgetError, match="spent or promised already"):
         execute(second)
-    assert read_history(second) == []
+    assert read_history(again) == read_history(second) == []
 
 
 def test_there_is_no_run(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from discretion.streams import Purpose, plan_stream, shuffle_keys, stream
+from discretion.streams import Purpose, run_stream, shuffle_keys, stream
 
 
 def words(rng: np.random.Generator, count: int = 4) -> tuple[int, ...]:
@@ -30,19 +30,25 @@ def test_no_stream_repeats_another() -> None:
     assert len(set(drawn)) == len(drawn) == 4 * len(seeds) * len(Purpose) * len(counters)
 
 
-def test_two_plans_share_no_stream_under_one_seed() -> None:
-    """However alike their digests are, up to the half of them that makes the key."""
-    alike = "0" * 64
-    digests = [alike, *(alike[:i] + "1" + alike[i + 1 :] for i in range(32)), "f" * 64]
+def test_neither_two_runs_nor_two_plans_share_a_stream_under_one_seed() -> None:
+    names = [
+        ("r", "0" * 64),
+        ("r", "0" * 63 + "1"),
+        ("s", "0" * 64),
+        ("", "r\n" + "0" * 64),
+        ("r\n", "0" * 64),
+    ]
     drawn = [words(stream(1, purpose, 1)) for purpose in Purpose] + [
-        words(plan_stream(seed, purpose, digest, *counter))
+        words(run_stream(seed, purpose, run, plan, round_, pool))
         for seed in (1, 2)
         for purpose in (Purpose.COINS, Purpose.NOISE)
-        for digest in digests
-        for counter in ((1,), (2,), (1, 0), (1, 1))
+        for run, plan in names
+        for round_ in (1, 2)
+        for pool in (0, 1)
     ]
     assert len(set(drawn)) == len(drawn)
-    assert words(plan_stream(1, Purpose.NOISE, alike, 1)) == words(plan_stream(1, Purpose.NOISE, alike, 1))
+    again = (1, Purpose.NOISE, "r", "0" * 64, 1)
+    assert words(run_stream(*again)) == words(run_stream(*again))
 
 
 def test_purposes_have_keys_of_their_own() -> None:

@@ -14,7 +14,7 @@ from discretion.ledger import Ledger
 from discretion.methods import make_plan
 from discretion.plan import Phase, Plan
 from discretion.population import Population
-from discretion.streams import Purpose, plan_stream
+from discretion.streams import Purpose, run_stream
 from discretion.train import (
     Order,
     Server,
@@ -26,8 +26,6 @@ from discretion.train import (
     select,
     train,
 )
-
-PLAIN = Server()
 
 
 class Fixed:
@@ -66,27 +64,23 @@ def test_noise_has_the_planned_std_in_each_pool() -> None:
         weight[pool] = 1.0
         alone = replace(phase, weight=weight)
         state = State.start(np.zeros(size, np.float32))
-        moved = next_state(plan_of(alone), Fixed(np.zeros((30, size))), state, 7, PLAIN).model
+        moved = next_state(plan_of(alone), Fixed(np.zeros((30, size))), state, run="r", seed=7).model
         assert moved.std() == pytest.approx(phase.noise[pool], rel=0.03)
         assert abs(moved.mean()) < 5 * phase.noise[pool] / np.sqrt(size)
         assert stats.kstest(moved / phase.noise[pool], "norm").pvalue > 1e-4
 
 
 def test_noise_is_new_in_every_round_and_pool() -> None:
-    phase = replace(two_pools(), noise=np.array([1.0, 1.0]))
-    size = 5000
-    drawn = []
-    for pool in (0, 1):
-        weight = np.zeros(2)
-        weight[pool] = 1.0
-        state = State.start(np.zeros(size, np.float32))
-        for _ in range(2):
-            new = next_state(
-                plan_of(replace(phase, weight=weight)), Fixed(np.zeros((30, size))), state, 7, PLAIN
-            )
-            drawn.append(new.model - state.model)
-            state = new
-    correlation = np.corrcoef(drawn) - np.eye(4)
+    size, plan = 5000, plan_of(replace(two_pools(), noise=np.array([1.0, 0.0]), weight=np.ones(2)))
+    state, drawn = State.start(np.zeros(size, np.float32)), []
+    for _ in range(3):
+        new = next_state(plan, Fixed(np.zeros((30, size))), state, run="r", seed=7)
+        drawn.append(new.model - state.model)
+        state = new
+    drawn += [
+        run_stream(7, Purpose.NOISE, "r", plan.digest(), 1, pool).standard_normal(size) for pool in (1, 2)
+    ]
+    correlation = np.corrcoef(drawn) - np.eye(5)
     assert np.abs(correlation).max() < 5 / np.sqrt(size)
 
 
@@ -95,9 +89,11 @@ def test_two_plans_under_one_seed_share_neither_noise_nor_coins() -> None:
     phase, size = two_pools(clients=200), 5000
     plans = [plan_of(phase), plan_of(replace(phase, rounds=5))]
     start = State.start(np.zeros(size, np.float32))
-    one, other = (next_state(plan, Fixed(np.zeros((200, size))), start, 7, PLAIN).model for plan in plans)
+    one, other = (
+        next_state(plan, Fixed(np.zeros((200, size))), start, run="r", seed=7).model for plan in plans
+    )
     assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(size)
-    chosen = [set(select(phase, plan_stream(7, Purpose.COINS, plan.digest(), 1))) for plan in plans]
+    chosen = [set(select(phase, run_stream(7, Purpose.COINS, "r", plan.digest(), 1))) for plan in plans]
     assert chosen[0] != chosen[1]
 
 
@@ -107,7 +103,7 @@ def test_coins_are_independent_and_of_the_planned_rate() -> None:
     plan, rounds = plan_of(phase), 20_000
     came = np.zeros((rounds, 5), dtype=bool)
     for number in range(rounds):
-        came[number, select(phase, plan_stream(3, Purpose.COINS, plan.digest(), number))] = True
+        came[number, select(phase, run_stream(3, Purpose.COINS, "r", plan.digest(), number))] = True
     assert not came[:, 0].any()
     assert came[:, 4].all()
     for k in (1, 2, 3):
@@ -169,7 +165,7 @@ def test_the_model_moves_by_the_weighted_sums() -> None:
     server = Server(learning_rate=0.5, momentum=0.9)
     expected, velocity = np.zeros(5), np.zeros(5)
     for _ in range(3):
-        state = next_state(plan_of(phase), Fixed(rows), state, 0, server)
+        state = next_state(plan_of(phase), Fixed(rows), state, run="r", seed=0, server=server)
         velocity = 0.9 * velocity + step
         expected = expected + 0.5 * velocity
     np.testing.assert_allclose(state.model, expected, rtol=1e-4)
@@ -235,11 +231,11 @@ def test_a_model_that_does_not_fit_the_ledger_is_refused(tmp_path: Path) -> None
     start = State.start(np.zeros(3, np.float32))
     with Ledger(tmp_path / "ledger.sqlite", population) as ledger:
         states = list(train(plan, certificate, Fixed(np.ones((4, 3))), ledger, start, run="a", seed=1))
-        with pytest.raises(LedgerError, match="changed or restored"):
+        with pytest.raises(LedgerError, match="done before"):
             next(train(plan, certificate, Fixed(np.ones((4, 3))), ledger, states[2], run="a", seed=1))
     ahead = replace(start, round=3)
     other = Ledger(tmp_path / "other.sqlite", population)
-    with other, pytest.raises(LedgerError, match="changed or restored"):
+    with other, pytest.raises(LedgerError, match="done before"):
         next(train(plan, certificate, Fixed(np.ones((4, 3))), other, ahead, run="a", seed=1))
 
 
@@ -261,7 +257,7 @@ def test_an_attack_finds_no_more_than_was_certified() -> None:
         for trial in range(trials):
             state = State.start(np.zeros(1, np.float32))
             for _ in range(rounds):
-                new = next_state(plan, clients, state, 2 * trial + pushes, PLAIN)
+                new = next_state(plan, clients, state, run="r", seed=2 * trial + pushes)
                 seen = float(new.model[0] - state.model[0]) * rate  # the divisor is public
                 out[trial] += np.log1p(-rate + rate * np.exp((2 * seen - 1) / (2 * sigma**2)))
                 state = new

@@ -1,6 +1,15 @@
 """Discretion: federated learning where every client keeps its own privacy budget."""
 
-from discretion.accounting import Certificate, Pld, Renyi, certify, noise_multiplier, sampling_rate, spent
+from discretion.accounting import (
+    Certificate,
+    Pld,
+    Reference,
+    Renyi,
+    certify,
+    noise_multiplier,
+    sampling_rate,
+    spent,
+)
 from discretion.budgets import draw as draw_budgets
 from discretion.errors import (
     BudgetError,
@@ -40,6 +49,7 @@ __all__ = [
     "Pld",
     "Population",
     "PopulationError",
+    "Reference",
     "Renyi",
     "Server",
     "State",

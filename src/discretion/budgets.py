@@ -93,8 +93,9 @@ def _gaussians(terms: list[str], clients: int, rng: np.random.Generator) -> Floa
     if any(len(pair) != 2 for pair in pairs):
         raise ValueError("each term is mean~variance@share, such as 0.5~0.04@30")
     mean, variance = np.array([[float(part) for part in pair] for pair in pairs]).T
-    if not ((mean > 0).all() and (variance >= 0).all()):
-        raise ValueError("means must be above 0 and variances at least 0")
+    sound = np.isfinite(mean) & np.isfinite(variance) & (mean > 0) & (variance >= 0)
+    if not sound.all():
+        raise ValueError("means must be above 0 and variances at least 0, and finite")
     drawn = np.zeros(clients)
     while (bad := drawn <= 0).any():
         part = rng.choice(len(shares), int(bad.sum()), p=shares)
@@ -106,9 +107,12 @@ def _pareto(terms: list[str], clients: int, rng: np.random.Generator) -> Floats:
     if len(terms) != 2:
         raise ValueError("pareto takes two numbers, the shape and the smallest epsilon")
     shape, low = (float(term) for term in terms)
-    if not (shape > 0 and low > 0):
-        raise ValueError("shape and smallest epsilon must be above 0")
-    return low * (1.0 + rng.pareto(shape, clients))
+    if not (0 < shape < np.inf and 0 < low < np.inf):
+        raise ValueError("shape and smallest epsilon must be above 0 and finite")
+    drawn = low * (1.0 + rng.pareto(shape, clients))
+    if not np.isfinite(drawn).all():
+        raise ValueError("with so small a shape, budgets come out infinite: make it larger")
+    return drawn
 
 
 _KINDS: dict[str, Callable[[list[str], int, np.random.Generator], Floats]] = {

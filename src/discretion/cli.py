@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from discretion import __version__, budgets, config, experiments, terminal
-from discretion.accounting import Accountant, Certificate, Pld, Renyi, certify
+from discretion.accounting import Accountant, Certificate, Pld, Reference, Renyi, certify
 from discretion.errors import DiscretionError, InputError
 from discretion.methods import METHODS, find
 from discretion.plan import Plan
@@ -32,7 +32,7 @@ Override = Annotated[
     typer.Option("-c", "--set", metavar="KEY=VALUE", help="Change a setting: -c plan.rounds=50"),
 ]
 INTERRUPTED = 130  # the exit code after Ctrl-C
-ACCOUNTANTS: dict[str, Accountant] = {"pld": Pld(), "renyi": Renyi()}
+ACCOUNTANTS: dict[str, Accountant] = {"pld": Pld(), "dp-accounting": Reference(), "renyi": Renyi()}
 
 
 def _version(wanted: bool) -> None:
@@ -146,13 +146,15 @@ def plan(
 def check(
     target: Annotated[Path, typer.Argument(help="A run folder, or a plan.json.")],
     people: Annotated[Path | None, typer.Argument(metavar="POPULATION", help="CSV, with a plan.json")] = None,
-    accountant: Annotated[str, typer.Option(help="pld (tight) or renyi (a second opinion).")] = "pld",
+    accountant: Annotated[
+        str, typer.Option(help="pld, dp-accounting (a second opinion) or renyi (looser).")
+    ] = "pld",
     json_: Json = False,
 ) -> None:
     """Prove, or disprove, that a plan stays within every client's budget.
 
     Exits with 3 and names who would overspend if it does not. Examples:
-    `discretion check plan.json population.csv`, `discretion check runs/first --accountant renyi`
+    `discretion check plan.json population.csv`, `discretion check runs/first --accountant dp-accounting`
     """
     folder = RunFolder(target)
     if target.is_dir():

@@ -16,7 +16,7 @@ from discretion.population import Floats, Population
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS client (name TEXT PRIMARY KEY, epsilon REAL, delta REAL);
 CREATE TABLE IF NOT EXISTS run (
-    id TEXT PRIMARY KEY, plan TEXT, method TEXT, unit TEXT, adjacency TEXT, rounds INTEGER,
+    id TEXT PRIMARY KEY, plan TEXT, noise TEXT, method TEXT, unit TEXT, adjacency TEXT, rounds INTEGER,
     admitted TEXT, closed TEXT);
 CREATE TABLE IF NOT EXISTS member (run TEXT, client TEXT, class INTEGER, PRIMARY KEY (run, client));
 CREATE TABLE IF NOT EXISTS phase (
@@ -45,7 +45,6 @@ class Ledger:
         self._path = str(path)
         try:
             self._db = sqlite3.connect(self._path, isolation_level=None, timeout=30.0)
-            self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.executescript(SCHEMA)
         except sqlite3.Error as problem:
@@ -64,13 +63,16 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
         try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.Error as problem:
+            raise LedgerError(f"the ledger {self._path} cannot be used now: {problem}") from None
 
     def _enrol(self, population: Population) -> None:
         """Enter new clients; a client that is on record keeps the budget that is on record."""
@@ -91,21 +93,30 @@ class Ledger:
                     )
             self._db.executemany("INSERT INTO client VALUES (?, ?, ?)", new)
 
-    def admit(self, run: str, plan: Plan, accept_no_privacy: bool = False) -> None:
-        """Let `run` spend what `plan` says, or raise BudgetError. Admitting it again changes nothing."""
+    def admit(self, run: str, plan: Plan, noise: str = "", accept_no_privacy: bool = False) -> None:
+        """Let `run` spend what `plan` says, or raise BudgetError. Admitting it again changes nothing.
+
+        `noise` says where the noise comes from. A run keeps it as it keeps its plan: a round that is done
+        again after a crash must be the same release, not a second one with other noise.
+        """
         if plan.clients != self.population.client:
             raise LedgerError("the plan names other clients than the population of this ledger")
         with self._transaction():
-            row = self._db.execute("SELECT plan, closed FROM run WHERE id = ?", [run]).fetchone()
+            row = self._db.execute("SELECT plan, noise FROM run WHERE id = ?", [run]).fetchone()
             if row is not None:
                 if row[0] != plan.digest():
                     raise LedgerError(
                         f"run {run} was admitted with plan {row[0][:12]}…, not {plan.digest()[:12]}…. "
                         "A run keeps its plan: start a new run for another one."
                     )
+                if row[1] != noise:
+                    raise LedgerError(
+                        f"run {run} was admitted with noise from {row[1]}, not from {noise}. A run keeps "
+                        "its noise: start a new run for another one."
+                    )
                 return
             self._refuse_overspending(plan, accept_no_privacy)
-            self._record(run, plan)
+            self._record(run, plan, noise)
 
     def _refuse_overspending(self, plan: Plan, accept_no_privacy: bool) -> None:
         before = self._steps(whole_plans=True)
@@ -122,10 +133,10 @@ class Ledger:
             f"{self.population.epsilon[worst]:.4g}. Plan with what is left, or raise its budget."
         )
 
-    def _record(self, run: str, plan: Plan) -> None:
+    def _record(self, run: str, plan: Plan, noise: str) -> None:
         self._db.execute(
-            "INSERT INTO run VALUES (?, ?, ?, ?, ?, ?, ?, NULL)",
-            [run, plan.digest(), plan.method, plan.unit, plan.adjacency, plan.rounds, _now()],
+            "INSERT INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)",
+            [run, plan.digest(), noise, plan.method, plan.unit, plan.adjacency, plan.rounds, _now()],
         )
         members = zip(plan.clients, plan.classes.tolist(), strict=True)
         self._db.executemany("INSERT INTO member VALUES (?, ?, ?)", [(run, name, k) for name, k in members])

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -91,6 +92,17 @@ class Steps:
     multiplier: Floats  # (S, N)
     count: Ints  # (S,)
 
+    def __post_init__(self) -> None:
+        steps, clients = len(self.count), self.rate.shape[-1]
+        sound = self.rate.shape == self.multiplier.shape == (steps, clients) and (
+            _all((self.rate >= 0) & (self.rate <= 1) & (self.multiplier >= 0)) and _all(self.count >= 0)
+        )
+        if not sound:
+            raise PlanError(
+                "these steps cannot be: a rate lies between 0 and 1, a multiplier and a count are at least "
+                "0, and there is one of each for each step"
+            )
+
     def of(self, clients: Ints) -> "Steps":
         return Steps(self.rate[:, clients], self.multiplier[:, clients], self.count)
 
@@ -161,7 +173,7 @@ class Plan:
         """
         noise = phase.noise[phase.pool]
         sensitivity = phase.clip
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             multiplier = np.where(sensitivity > 0, noise / sensitivity, math.inf)
         return phase.rate, multiplier
 
@@ -320,6 +332,8 @@ def parse(text: str, kind: type[AnyRecord], what: str) -> AnyRecord:
         return kind.model_validate_json(text)
     except ValidationError as problem:
         lines = (
-            f"{'.'.join(str(part) for part in error['loc'])}: {error['msg']}" for error in problem.errors()
+            ".".join(str(part) for part in error["loc"]) + f": {error['msg'].lower()}, found "
+            f"{reprlib.repr(error['input'])}"
+            for error in problem.errors()[:5]
         )
         raise PlanError(f"not a {what} of Discretion: {'; '.join(lines)}") from None

@@ -1,11 +1,12 @@
 """A run is a folder: made whole from its settings, executed round by round, resumed after any crash."""
 
 import fcntl
+import hashlib
 import json
 import os
 import platform
-import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -176,7 +177,7 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> None:
     certificate = certify(plan, population)
     certificate.require(plan, config.train.accept_no_privacy)
     about = {
-        "id": secrets.token_hex(8),
+        "id": hashlib.sha256(config.to_toml().encode()).hexdigest()[:16],  # the same run, the same name
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "discretion": __version__,
         "python": platform.python_version(),
@@ -185,8 +186,8 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> None:
         "randomness": "simulation: coins and noise come from the seed in config.toml",
     }
     folder.path.parent.mkdir(parents=True, exist_ok=True)
-    draft = folder.path.with_name(f".{folder.path.name}-{about['id']}")
-    draft.mkdir()
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.path.name}-", dir=folder.path.parent))
+    draft.chmod(0o755)
     try:
         half = RunFolder(draft)
         half.config.write_text(config.to_toml(), encoding="utf-8")

@@ -3,6 +3,7 @@
 For simulation only: whoever knows the seed can take the noise off again.
 """
 
+import hashlib
 from enum import IntEnum
 
 import numpy as np
@@ -27,13 +28,17 @@ def stream(seed: int, purpose: Purpose, *counter: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(sequence))
 
 
-def plan_stream(seed: int, purpose: Purpose, digest: str, *counter: int) -> np.random.Generator:
-    """A stream of one plan: under the same seed, two plans share neither coins nor noise.
+def run_stream(
+    seed: int, purpose: Purpose, run: str, plan: str, round_: int, pool: int = 0
+) -> np.random.Generator:
+    """A stream of one round of one run of one plan, by their name and digest.
 
-    Otherwise the noise of one release could be taken off another one.
+    Under the same seed, neither two runs nor two plans share coins or noise: otherwise the noise of one
+    release could be taken off another one.
     """
-    words = (int(digest[i : i + 8], 16) for i in range(0, 32, 8))
-    return stream(seed, purpose, *words, *counter)
+    key = hashlib.sha256(repr((run, plan)).encode()).digest()
+    words = (int.from_bytes(key[i : i + 4]) for i in range(0, 16, 4))
+    return stream(seed, purpose, *words, round_, pool)
 
 
 def shuffle_keys(seed: int, round_: int, epoch: int, client: NDArray[np.int64], length: int) -> Words:

@@ -12,7 +12,7 @@ from discretion.errors import LedgerError, PlanError
 from discretion.ledger import Ledger
 from discretion.plan import Phase, Plan
 from discretion.population import Floats, Ints
-from discretion.streams import Purpose, plan_stream
+from discretion.streams import Purpose, run_stream
 
 Vector = NDArray[np.float32]  # (d,) all trainable parameters, one after the other
 Matrix = NDArray[np.float32]  # (k, d)
@@ -86,40 +86,42 @@ def train(
     Guarantees:
         Nothing starts unless the certificate is of this very plan and the ledger admits it.
         A round is reserved in the ledger before a client is asked for anything.
-        The state after a round depends on nothing but the state before it, the plan and the seed, so a
-        run that was killed and resumed ends with the same model.
+        The state after a round depends on nothing but the state before it, the run's name, the plan and the
+        seed, so a run that was killed and resumed ends with the same model.
     """
     certificate.require(plan, accept_no_privacy)
     if certificate.population != ledger.population.digest():
         raise PlanError("this certificate is of another population than the ledger's: certify again")
-    ledger.admit(run, plan, accept_no_privacy)
+    ledger.admit(run, plan, f"the seed {seed}", accept_no_privacy)
     on_record = ledger.states(run)
     if not state.round <= len(on_record) <= state.round + 1:
         raise LedgerError(
-            f"the ledger has {len(on_record)} rounds of run {run} and the model has {state.round}: "
-            "the run folder was changed or restored from elsewhere. Start a new run."
+            f"the ledger has {len(on_record)} rounds of run {run} and the model has {state.round}: the same "
+            "run was done before, or its folder changed or restored. Start a new run, with another seed."
         )
     for number, status in on_record:
         if status == "reserved" and number <= state.round:
             ledger.commit(run, number)
     while state.round < plan.rounds:
         ledger.reserve(run, state.round + 1)
-        state = next_state(plan, clients, state, seed, server)
+        state = next_state(plan, clients, state, run=run, seed=seed, server=server)
         yield state
         ledger.commit(run, state.round)
     ledger.finish(run)
 
 
-def next_state(plan: Plan, clients: Clients, state: State, seed: int, server: Server) -> State:
+def next_state(
+    plan: Plan, clients: Clients, state: State, *, run: str, seed: int, server: Server = PLAIN
+) -> State:
     """One round."""
     number = state.round + 1
     phase = plan.phases[plan.phase_of(number)]
-    chosen = select(phase, plan_stream(seed, Purpose.COINS, plan.digest(), number))
+    chosen = select(phase, run_stream(seed, Purpose.COINS, run, plan.digest(), number))
     sums = clipped_sums(
         phase, clients.updates(Order(number, seed, state.model, chosen)), chosen, len(state.model)
     )
     for pool, std in enumerate(phase.noise):
-        add_noise(sums[pool], float(std), plan_stream(seed, Purpose.NOISE, plan.digest(), number, pool))
+        add_noise(sums[pool], float(std), run_stream(seed, Purpose.NOISE, run, plan.digest(), number, pool))
     step = phase.weight @ sums
     velocity = (server.momentum * state.velocity + step).astype(np.float32)
     model = (state.model + server.learning_rate * velocity).astype(np.float32)

@@ -2,6 +2,7 @@
 
 from discretion.accounting.certify import Certificate, certify
 from discretion.accounting.pld import Pld
+from discretion.accounting.reference import Reference
 from discretion.accounting.renyi import Renyi
 from discretion.accounting.solve import noise_multiplier, sampling_rate
 from discretion.accounting.spent import Accountant, spent
@@ -10,6 +11,7 @@ __all__ = [
     "Accountant",
     "Certificate",
     "Pld",
+    "Reference",
     "Renyi",
     "certify",
     "noise_multiplier",

@@ -16,6 +16,7 @@ ORDERS = np.concatenate(
 )
 STEP = 1 / 8  # of the quadrature, in standard deviations
 TAIL_SIGMAS = 14
+LITTLE, MUCH = 0.05, 1e9  # multipliers between which sampling is taken into account
 
 
 class Renyi:
@@ -25,6 +26,8 @@ class Renyi:
         """(N,) an upper bound on the epsilon at `delta` of all steps together."""
         total = np.zeros((steps.rate.shape[1], len(ORDERS)))
         for rate, multiplier, count in zip(steps.rate, steps.multiplier, steps.count, strict=True):
+            if count == 0:
+                continue
             pairs, where = np.unique(np.stack([rate, multiplier]), axis=1, return_inverse=True)
             total += count * curve(pairs[0], pairs[1])[where.reshape(-1)]
         return convert(total, delta)
@@ -47,10 +50,11 @@ def curve(rate: Floats, multiplier: Floats) -> Floats:
     rule, whose error on such an integrand falls faster than any power of the step.
     """
     out = np.zeros((len(rate), len(ORDERS)))
-    out[(rate > 0) & (multiplier == 0)] = np.inf
-    whole = (rate == 1) & (multiplier > 0)
-    out[whole] = ORDERS / (2 * multiplier[whole, None] ** 2)
-    for i in np.flatnonzero((rate > 0) & (rate < 1) & (multiplier > 0) & np.isfinite(multiplier)):
+    sampled = (rate > 0) & (rate < 1) & (multiplier > LITTLE) & (multiplier < MUCH)
+    whole = (rate > 0) & ~sampled  # without sampling it is never less
+    with np.errstate(divide="ignore", over="ignore"):
+        out[whole] = ORDERS / 2 / multiplier[whole, None] / multiplier[whole, None]
+    for i in np.flatnonzero(sampled):
         out[i] = _sampled(float(rate[i]), float(multiplier[i]))
     return out
 

@@ -36,8 +36,9 @@ def noise_multiplier(
         return accountant.epsilon(Steps.same(rate[who], multiplier, rounds), delta[who])
 
     # many sampled steps are about one Gaussian of shift q sqrt(T (exp(1/s²) - 1)): Bu et al. 2020
-    shift = gaussian.shift_of(epsilon, delta) / (rate * math.sqrt(rounds))
-    guess = 1 / np.sqrt(np.log1p(shift**2))
+    with np.errstate(divide="ignore"):
+        shift = gaussian.shift_of(epsilon, delta) / (rate * math.sqrt(rounds))
+        guess = 1 / np.sqrt(np.log1p(shift**2))
     return _least(epsilon, SMALLEST, LARGEST, guess, cost)[where.reshape(-1)]
 
 
@@ -53,8 +54,8 @@ def sampling_rate(
     def cost(inverse: Floats, who: Ints) -> Floats:
         return accountant.epsilon(Steps.same(1 / inverse, multiplier[who], rounds), delta[who])
 
-    shift = gaussian.shift_of(epsilon, delta)
-    guess = np.sqrt(rounds * np.expm1(1 / multiplier**2)) / shift
+    with np.errstate(divide="ignore", over="ignore"):
+        guess = np.sqrt(rounds * np.expm1(1 / multiplier**2)) / gaussian.shift_of(epsilon, delta)
     return 1 / _least(epsilon, 1.0, RAREST, guess, cost)[where.reshape(-1)]
 
 
@@ -63,6 +64,8 @@ Cost = Callable[[Floats, Ints], Floats]  # of x, for the clients with these numb
 
 def _least(budget: Floats, low: float, high: float, guess: Floats, cost: Cost) -> Floats:
     """The least x in [low, high] whose cost, falling in x, is within the budget."""
+    if not (budget > 0).all():
+        raise PlanError("a budget is a number above 0")
     start = np.clip(np.where(np.isfinite(guess), guess, high), low, high)
     return _narrow(budget, cost, *_bracket(budget, low, high, cost, start, 1.25), 1e-6)
 

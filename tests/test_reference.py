@@ -1,0 +1,34 @@
+"""The second opinion agrees with the first, and both are bounds."""
+
+import math
+
+import numpy as np
+import pytest
+
+from discretion.accounting import Pld, Reference
+from discretion.plan import Steps
+
+
+def test_two_accountants_agree() -> None:
+    rng = np.random.default_rng(0)
+    rate = rng.choice([0.02, 0.3, 1.0], (2, 6))
+    multiplier = rng.choice([1.0, 2.0, 8.0], (2, 6))
+    steps, delta = Steps(rate, multiplier, np.array([20, 7])), np.full(6, 1e-5)
+    ours, theirs = Pld().epsilon(steps, delta), Reference().epsilon(steps, delta)
+    np.testing.assert_allclose(ours, theirs, rtol=2e-3)
+
+
+def test_steps_that_cost_nothing_or_everything() -> None:
+    def cost(rate: float, multiplier: float, count: int) -> float:
+        steps = Steps(np.array([[rate]]), np.array([[multiplier]]), np.array([count]))
+        return float(Reference().epsilon(steps, np.array([1e-5]))[0])
+
+    assert cost(0.0, 0.0, 3) == cost(0.5, 1.0, 0) == cost(0.5, math.inf, 3) == 0
+    assert cost(0.5, 0.0, 1) == math.inf
+
+
+def test_equal_steps_are_composed_together() -> None:
+    apart = Steps(np.full((3, 1), 0.1), np.ones((3, 1)), np.array([1, 1, 2]))
+    together = Steps(np.full((1, 1), 0.1), np.ones((1, 1)), np.array([4]))
+    delta = np.array([1e-5])
+    assert Reference().epsilon(apart, delta) == pytest.approx(Reference().epsilon(together, delta))
