@@ -1,5 +1,6 @@
 """The ledger never counts too little: not after crashes, not over runs, not with many processes."""
 
+import contextlib
 import itertools
 import os
 import signal
@@ -18,7 +19,7 @@ from dp_accounting.pld import PLDAccountant
 
 from discretion.accounting import Renyi, certify, noise_multiplier, spent
 from discretion.errors import BudgetError, LedgerError, PopulationError
-from discretion.ledger import Ledger
+from discretion.ledger import VERSION, Ledger
 from discretion.plan import Phase, Plan
 from discretion.population import Population
 from discretion.train import Order, State, Updates, train
@@ -673,12 +674,30 @@ def test_a_ledger_in_use_is_a_ledger_error(path: Path, monkeypatch: pytest.Monke
         ledger.commit("a", 1)
 
 
+def test_a_database_of_somebody_else_is_left_alone(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE anything (x)")
+    with pytest.raises(LedgerError, match="not a ledger of Discretion"):
+        Ledger(path, people())
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        assert [name for (name,) in other.execute("SELECT name FROM sqlite_schema")] == ["anything"]
+
+
+def test_missing_prices_are_not_free(path: Path) -> None:
+    population = people()
+    with Ledger(path, population) as ledger:
+        ledger.admit("a", costing(population, 1.0))
+        ledger.reserve("a", 1)
+        ledger._db.execute("DELETE FROM price")
+        with pytest.raises(LedgerError, match="damaged"):
+            ledger.spent()
+
+
 def test_opening_waits_for_whoever_makes_the_ledger(path: Path) -> None:
     """Two processes that start together both want to make the file."""
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    other.execute("CREATE TABLE anything (x)")
     other.execute("BEGIN IMMEDIATE")
-    other.execute("INSERT INTO anything VALUES (1)")
+    other.execute(f"PRAGMA user_version = {VERSION}")
     release = threading.Timer(0.3, lambda: other.execute("COMMIT"))
     release.start()
     try:
@@ -753,7 +772,7 @@ def test_a_failure_inside_a_transaction_takes_all_of_it_back(
 OPEN = """
 import os, signal, sys
 from contextlib import contextmanager
-from discretion.ledger import Ledger
+from discretion.ledger import VERSION, Ledger
 from discretion.plan import Plan
 from discretion.population import Population
 

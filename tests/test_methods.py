@@ -150,9 +150,9 @@ def test_a_public_client_breaks_nothing(method: Method, population: Population) 
         certify(made, mixed).require(made)
 
 
-def test_a_single_client_and_equal_budgets_break_nothing(method: Method) -> None:
+def test_a_single_client_equal_budgets_or_only_public_clients_break_nothing(method: Method) -> None:
     if private(method):
-        for epsilon in ([2.0], [2.0] * 5):
+        for epsilon in ([2.0], [2.0] * 5, [np.inf] * 3):
             clients = Population.of(epsilon, 1e-4)
             made = planned(method, clients)
             certify(made, clients).require(made)

@@ -389,3 +389,11 @@ def test_many_budgets_are_cut_into_eight_even_classes_in_order(budgets: list[flo
 def test_different_classes_have_different_names() -> None:
     names, _ = Population.of([1.0, 1.0000001, 2.0]).classes()
     assert len(set(names)) == 3
+
+
+def test_a_name_written_in_two_ways_is_one_client(tmp_path: Path) -> None:
+    """An umlaut as one sign or as two: otherwise the same client would have two budgets."""
+    text = HEADER + "\u00c4nne,1,1e-5,1\nA\u0308nne,1,1e-5,1\n"
+    assert "stands already in line 2" in problems_of(tmp_path, text)[1]
+    with pytest.raises(PopulationError, match="NFC"):
+        Population(("A\u0308nne",), np.array([1.0]), np.array([0.1]), np.array([1]))

@@ -13,6 +13,7 @@ from discretion.errors import BudgetError, LedgerError
 from discretion.plan import Plan, Steps
 from discretion.population import Floats, Population
 
+VERSION = 1_400_001  # of the tables below; says whose file it is
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS client (name TEXT PRIMARY KEY, epsilon REAL, delta REAL);
 CREATE TABLE IF NOT EXISTS run (
@@ -37,7 +38,8 @@ class Ledger:
         A round is on record before any data is touched, and a record is never taken back: a crash can
         make the ledger count a round that released nothing, never the other way round.
         A plan is admitted only if, for every client, all that is on record and all that other admitted
-        plans may still spend and the whole new plan together stay within the budget.
+        plans may still spend and the whole new plan together stay within the budget. This is a proof
+        for plans that were not chosen in the light of what earlier runs released.
         Who took part in a round is not recorded: the coins are secret.
     """
 
@@ -45,12 +47,27 @@ class Ledger:
         self._path = str(path)
         try:
             self._db = sqlite3.connect(self._path, isolation_level=None, timeout=30.0)
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.executescript(SCHEMA)
+            self._db.execute("PRAGMA synchronous = EXTRA")
         except sqlite3.Error as problem:
             raise LedgerError(f"cannot open the ledger {self._path}: {problem}") from None
         self.population = population
-        self._enrol(population)
+        try:
+            self._lay_out()
+            self._enrol(population)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _lay_out(self) -> None:
+        """Make the tables in a new file; refuse a file that is something else."""
+        with self._transaction():
+            tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_schema")}
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            if tables and version != VERSION:
+                raise LedgerError(f"{self._path} is not a ledger of Discretion, or of another version")
+            for statement in SCHEMA.split(";"):
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version = {VERSION}")
 
     def close(self) -> None:
         self._db.close()
@@ -67,10 +84,11 @@ class Ledger:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
         except sqlite3.Error as problem:
             raise LedgerError(f"the ledger {self._path} cannot be used now: {problem}") from None
 
@@ -227,6 +245,8 @@ class Ledger:
                 "SELECT rate, multiplier FROM price WHERE run = ? AND phase = ? ORDER BY class",
                 [run, phase],
             ).fetchall()
+            if len(prices) <= class_of.max(initial=-1):
+                raise LedgerError(f"the ledger {self._path} is damaged: prices of run {run} are missing")
             table = np.array([*prices, (0.0, np.inf)])  # the last row is for who was not in the run
             rates.append(table[class_of, 0])
             multipliers.append(table[class_of, 1])

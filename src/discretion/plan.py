@@ -26,7 +26,7 @@ Parameter = str | float | int | bool
 FORMAT: Format = "discretion-plan/1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Phase:
     """A run of identical rounds. `rate`, `clip` and 1/`noise` are ceilings."""
 
@@ -80,7 +80,7 @@ class Phase:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Steps:
     """Gaussian steps of several clients: all that an accountant ever sees.
 
@@ -123,7 +123,7 @@ class Steps:
         return cls(rate[None], multiplier[None], np.array([count]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """Everything that decides what is released, and so everything that is accounted for."""
 

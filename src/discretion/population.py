@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import math
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ MOST_PROBLEMS = 20
 LARGEST_SIZE = 2**53  # up to here a float holds every whole number
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Population:
     """Public facts about the clients. A client's data never enters here.
 
@@ -39,9 +40,13 @@ class Population:
     def __post_init__(self) -> None:
         """Check everything, and keep copies that nobody can change later."""
         problems = [
-            f"{name!r} is no name of a client: expected printable text, without space around it"
+            f"{name!r} is no name of a client: expected printable text in NFC, without space around it"
             for name in self.client
-            if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable()
+            if not isinstance(name, str)
+            or not name
+            or name != name.strip()
+            or not name.isprintable()
+            or name != unicodedata.normalize("NFC", name)
         ]
         if len(set(self.client)) != len(self.client):
             problems.append("two clients have the same name")
@@ -141,21 +146,22 @@ class Population:
         budgets, index = np.unique(np.stack([self.epsilon, self.delta], axis=1), axis=0, return_inverse=True)
         one_delta = len(np.unique(self.delta)) == 1
         if len(budgets) <= MOST_CLASSES:
-            for digits in (6, 17):  # more only where fewer do not tell them apart
-                names = [
-                    f"ε {e:.{digits}g}" if one_delta else f"ε {e:.{digits}g}, δ {d:.{digits}g}"
-                    for e, d in budgets
-                ]
-                if len(set(names)) == len(names):
-                    break
-            return tuple(names), index.reshape(-1).astype(np.int64)
+            names = _budget_names(budgets, one_delta, digits=6)
+            if len(set(names)) < len(names):  # too few digits to tell them apart
+                names = _budget_names(budgets, one_delta, digits=17)
+            return names, index.reshape(-1).astype(np.int64)
         rank = np.argsort(np.argsort(self.epsilon, kind="stable"), kind="stable")
         index = rank * MOST_CLASSES // len(self)
-        names = []
-        for k in range(MOST_CLASSES):
-            members = self.epsilon[index == k]
-            names.append(f"ε {members.min():.3g} to {members.max():.3g}")
-        return tuple(names), index.astype(np.int64)
+        members = [self.epsilon[index == k] for k in range(MOST_CLASSES)]
+        names = tuple(f"ε {mine.min():.3g} to {mine.max():.3g}" for mine in members)
+        return names, index.astype(np.int64)
+
+
+def _budget_names(budgets: Floats, one_delta: bool, digits: int) -> tuple[str, ...]:
+    return tuple(
+        f"ε {epsilon:.{digits}g}" if one_delta else f"ε {epsilon:.{digits}g}, δ {delta:.{digits}g}"
+        for epsilon, delta in budgets
+    )
 
 
 def _row_problems(epsilon: float, delta: float, size: float) -> list[str]:
@@ -199,7 +205,7 @@ def _parse_rows(text: str, source: str) -> Population:
             problems.append(f"{at}: {len(cells)} cells, expected {len(header)}")
             continue
         row = dict(zip(header, (cell.strip() for cell in cells), strict=True))
-        name = row["client"]
+        name = unicodedata.normalize("NFC", row["client"])
         if not name:
             problems.append(f"{at}: the client has no name")
         elif name in seen:

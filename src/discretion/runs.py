@@ -177,7 +177,7 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> None:
     certificate = certify(plan, population)
     certificate.require(plan, config.train.accept_no_privacy)
     about = {
-        "id": hashlib.sha256(config.to_toml().encode()).hexdigest()[:16],  # the same run, the same name
+        "id": _name(config, dataset),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "discretion": __version__,
         "python": platform.python_version(),
@@ -201,6 +201,14 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> None:
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
+
+
+def _name(config: Config, dataset: Dataset) -> str:
+    """Equal settings on equal data are the same run, with the same noise; all else is another run."""
+    content = hashlib.sha256(config.to_toml().encode())
+    for array in (dataset.train.inputs, dataset.train.labels):
+        content.update(np.ascontiguousarray(array).data)
+    return content.hexdigest()[:16]
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def epsilon_of(mu: Floats, delta: Floats) -> Floats:
         safe = delta_of(middle, mu) <= delta
         low, high = np.where(safe, low, middle), np.where(safe, middle, high)
     free = delta_of(np.zeros(mu.shape), mu) <= delta
-    return np.where(enormous, bound, np.where(free, 0.0, high))
+    return np.where(np.isnan(mu), np.inf, np.where(enormous, bound, np.where(free, 0.0, high)))
 
 
 def shift_of(epsilon: Floats, delta: Floats) -> Floats:

@@ -54,4 +54,4 @@ def plan_by_rate(population: Population, rounds: int, rate: float, clip: float) 
 def _finite(epsilon: Floats) -> Floats:
     """A public client, of infinite budget, is treated as generously as the most generous other."""
     largest = np.max(epsilon, where=np.isfinite(epsilon), initial=0.0)
-    return np.minimum(epsilon, largest)
+    return np.minimum(epsilon, largest) if largest > 0 else epsilon

@@ -170,10 +170,8 @@ def _number(value: Any) -> float:
 
 
 def _on_record(path: Path, run: str) -> OnRecord | None:
-    """Read-only. A ledger in use has a write-ahead log; one at rest is opened as immutable, because
-    sqlite would otherwise leave such a log behind, in a folder that may be an archive."""
-    in_use = path.with_name(path.name + "-wal").exists()
-    address = f"file:{quote(str(path.absolute()))}?mode=ro" + ("" if in_use else "&immutable=1")
+    """What the ledger says of the run; read-only."""
+    address = f"file:{quote(str(path.absolute()))}?mode=ro"
     states = "SELECT COUNT(*), COALESCE(SUM(state = 'committed'), 0) FROM round WHERE run = ?"
     try:
         with closing(sqlite3.connect(address, uri=True)) as ledger:
