@@ -96,7 +96,7 @@ def look(steps: Compositions, known: Floats | None = None, finer: int = 1) -> Lo
     allowed = TOLERANCE * np.maximum(aim, 0.1 * middle) + (aim.max(axis=1, keepdims=True) - aim) / 4
     spacing = np.maximum(
         np.sqrt(12 * allowed / (total * (saddle + 1))),
-        2 * allowed / ((saddle + 1) * np.abs(middle - quadrature.least)),
+        2 * allowed / np.maximum((saddle + 1) * np.abs(middle - quadrature.least), TINY),
     ).min(axis=1, keepdims=True)
 
     # How long the view has to be, for each tilt.
