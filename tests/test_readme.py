@@ -17,7 +17,7 @@ def test_the_python_example_prints_what_it_says(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(shown.splitlines()) == 2
-    pattern = r"strictest budget 10, spent (\S+)\naccuracy (\S+)% after 20 rounds\n"
+    pattern = r"strictest budget 10, spent (\S+)\naccuracy (\S+)% after 40 rounds\n"
     (spent, accuracy), (spent_shown, accuracy_shown) = (
         map(float, re.fullmatch(pattern, text).groups()) for text in (done.stdout, shown)
     )

@@ -32,6 +32,9 @@ class LocalTraining:
     learning_rate: float = 0.1
 
 
+ONE_EPOCH = LocalTraining()
+
+
 @dataclass(frozen=True)
 class Quality:
     accuracy: float
@@ -42,7 +45,7 @@ class LocalClients:
     """Clients that share one copy of the data, each with its own records of it."""
 
     def __init__(
-        self, dataset: Dataset, partition: Partition, model: nn.Module, local: LocalTraining
+        self, dataset: Dataset, partition: Partition, model: nn.Module, local: LocalTraining = ONE_EPOCH
     ) -> None:
         models.check(model)
         self._model = model.train()
