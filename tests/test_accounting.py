@@ -495,11 +495,17 @@ def test_noise_stays_on_the_safe_side_of_a_jump() -> None:
 
 
 def test_noise_stays_on_the_safe_side_when_the_search_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("discretion.accounting.solve.TRIES", 1)
     args = np.array([0.5, 3.0]), np.full(2, 1e-5), np.full(2, 0.3)
-    sigma = noise_multiplier(*args, 10, RENYI)
-    cost = RENYI.epsilon(Steps.same(args[2], sigma, 10), args[1])
-    assert (cost <= args[0]).all() and (cost < 0.9995 * args[0]).any()
+    answers = 0
+    for tries in range(1, 6):
+        monkeypatch.setattr("discretion.accounting.solve.TRIES", tries)
+        try:
+            sigma = noise_multiplier(*args, 10, RENYI)
+        except PlanError:
+            continue
+        answers += 1
+        assert (RENYI.epsilon(Steps.same(args[2], sigma, 10), args[1]) <= args[0]).all()
+    assert 0 < answers < 5
 
 
 class Stubborn(Jumping):

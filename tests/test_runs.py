@@ -297,3 +297,12 @@ def test_natural_clients_are_those_of_the_table(tmp_path: Path, small_config: Pa
     nobody = config.read(small_config, ["data.partition=natural"])
     with pytest.raises(DataError, match="does not say who owns"):
         divide(nobody, load_data(nobody))
+
+
+def test_training_without_torch_says_how_to_get_it(
+    small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(small_config, tmp_path / "run")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(InputError, match=r"pip install 'discretion\[torch\]'"):
+        execute(run)

@@ -291,7 +291,10 @@ def _execute(
 
 
 def _local_clients(config: Config, dataset: Dataset) -> "LocalClients":
-    import torch
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise InputError("training needs PyTorch: pip install 'discretion[torch]', then --resume") from None
 
     from discretion.clients.local import LocalClients, LocalTraining
     from discretion.tasks import models
