@@ -138,7 +138,7 @@ def test_init_then_run_then_report(discretion: Cli, small_config: Path, tmp_path
         (("check", "plan.json"), "give the population"),
         (("check", "nowhere.json", str(run.population)), "cannot read"),
         (("run", "nothing.toml"), "cannot read"),
-        (("run", str(small_config), "-c", "plan.roundz=3"), "did you mean plan.rounds?"),
+        (("run", str(small_config), "-c", "plan.roundz=3"), "Did you mean 'plan.rounds'?"),
     ):
         refused = discretion(*words)
         assert refused.code == 2, words

@@ -385,7 +385,7 @@ def test_every_name_can_be_loaded_or_fetched() -> None:
 
 
 def test_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(DataError, match="Did you mean fashion-mnist"):
+    with pytest.raises(DataError, match="Did you mean 'fashion-mnist'"):
         datasets.load("FashionMNIST")
     with pytest.raises(DataError, match="There are: fashion-mnist, mnist"):
         datasets.load("zzzzzz")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from discretion import experiments
-from discretion.errors import DataError, DiscretionError
+from discretion.errors import ConfigError, DataError, DiscretionError
 from discretion.tasks import datasets
 
 STUDY = """
@@ -36,6 +36,7 @@ def test_a_study_runs_everything_and_goes_on_where_it_stopped(tmp_path: Path) ->
     assert [f.path.name for f in folders] == ["fedavg-0", "dp_fedavg-0", "fedavg-1", "dp_fedavg-1"]
     assert all(folder.model.exists() for folder in folders)
     assert {run.total for run in seen[-1]} == {3}
+    assert [run.spent > 1 for run in seen[-1]] == [True, False, True, False]  # no privacy, and within budget
     same_data = {folder.population.read_text() for folder in folders[:2]}
     assert len(same_data) == 1  # methods are compared on the same clients
     assert folders[0].population.read_text() != folders[2].population.read_text()
@@ -53,6 +54,9 @@ def test_a_study_runs_everything_and_goes_on_where_it_stopped(tmp_path: Path) ->
 def test_a_run_that_fails_is_named_with_its_reason(tmp_path: Path) -> None:
     study = experiments.read_study(STUDY, [], print)
     folders = experiments.run_study(study, tmp_path, 2, lambda _: None)
+    with pytest.raises(ConfigError, match="made with other settings"):
+        other = experiments.read_study(STUDY, ["train.epochs=2"], print)
+        experiments.run_study(other, tmp_path, 2, lambda _: None)
     folders[3].model.unlink()
     folders[3].plan.write_text("{}")
     with pytest.raises(DiscretionError, match=r"dp_fedavg-1: .*not a plan of Discretion"):
@@ -75,3 +79,9 @@ def test_without_the_data_the_fallback_is_used_and_said(monkeypatch: pytest.Monk
     assert "tried the official source" in said[0] and "scikit-learn" in said[0]
     with pytest.raises(DataError):
         experiments.read_study(STUDY.replace("digits", "fashion-mnist"), [], said.append)
+
+
+@pytest.mark.parametrize("override", ["seed=3", "plan.method=fedavg"])
+def test_a_study_has_methods_and_seeds_of_its_own(override: str) -> None:
+    with pytest.raises(ConfigError, match="of its own"):
+        experiments.read_study(STUDY, [override], print)

@@ -1,5 +1,7 @@
 """Clients in this process: trained together they end where each would end alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -38,8 +40,8 @@ def changes(made: LocalClients, order: Order) -> dict[int, np.ndarray]:
     }
 
 
-def order(who: list[int], made: LocalClients, round_: int = 4) -> Order:
-    return Order(round_, 9, made.initial(), np.array(who, dtype=np.int64))
+def order(who: list[int], made: LocalClients) -> Order:
+    return Order(4, 9, made.initial(), np.array(who, dtype=np.int64))
 
 
 def alone(made: LocalClients, asked: Order, client: int) -> np.ndarray:
@@ -118,7 +120,7 @@ def test_every_record_is_used_once_in_an_epoch_and_in_another_order_in_the_next(
             assert sorted(used) == sorted(PARTITION.of(client))
         orders.append(records[2][real[2]].tolist())
     assert orders[0] != orders[1]
-    later, real = made._batches(order([], made, round_=5), np.arange(5), 0)
+    later, real = made._batches(replace(order([], made), key=10), np.arange(5), 0)
     assert later[2][real[2]].tolist() != orders[0]
 
 

@@ -177,6 +177,22 @@ def test_individual_budgets_need_less_noise_than_the_strictest(population: Popul
     assert noise["idp_fedavg"] < noise["dp_fedavg"]
 
 
+def test_budgets_far_apart_break_nothing(method: Method) -> None:
+    if private(method):
+        clients = Population.of([0.5, 10.0, 1e4], 1e-5)
+        made = planned(method, clients)
+        certify(made, clients).require(made)
+        assert made.phases[0].rate.mean() <= SETTINGS["rate"] * 1.001
+
+
+def test_settings_that_cannot_be_are_refused(method: Method, population: Population) -> None:
+    for change in ({"rate": 0.0}, {"rate": 1.5}, {"rounds": 0}, {"clip": 0.0}):
+        wrong = {k: v for k, v in (SETTINGS | change).items() if k in method.parameters}
+        if set(change) <= set(wrong):
+            with pytest.raises(ConfigError):
+                make_plan(method.name, population, wrong)
+
+
 def test_unknown_methods_and_parameters_name_the_nearest(population: Population) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'dp_fedavg'"):
         find("dp_fedavgg")

@@ -428,3 +428,11 @@ def test_what_cannot_be_accounted_for_is_refused(
 ) -> None:
     with pytest.raises(PlanError, match=message):
         spent([(rate, multiplier, count)], delta)
+
+
+@pytest.mark.parametrize(("rate", "multiplier", "count", "delta"), [(0.53, 3e5, 1, 0.5), (0.9, 5.0, 1, 0.4)])
+def test_a_delta_that_covers_every_difference_costs_nothing(
+    rate: float, multiplier: float, count: int, delta: float
+) -> None:
+    """Where the total variation is within delta, epsilon is 0."""
+    assert spent([(rate, multiplier, count)], delta) == 0

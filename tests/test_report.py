@@ -98,7 +98,7 @@ def make_run(
     folder.about.write_text(json.dumps(about), encoding="utf-8")
     lines = []
     for number in range(1, 2 * len(accuracy) + 1):
-        line: dict[str, Any] = {"round": number, "seconds": 0.5}
+        line: dict[str, Any] = {"round": number}
         if number % 2 == 0:
             line |= {"accuracy": accuracy[number // 2 - 1], "loss": loss}
         lines.append(json.dumps(line) + "\n")
@@ -508,5 +508,3 @@ def test_numbers_as_they_are_read() -> None:
     assert numbers.power(7e-5) == f"7{numbers.SPACE}×{numbers.SPACE}10⁻⁵" and numbers.power(1e-5) == "10⁻⁵"
     assert numbers.span([0.5, 0.5]) == "0.5" and numbers.span([0.5, 1.0]) == "0.5 to 1"
     assert numbers.listing(["a", "b", "c"]) == "a, b and c" and numbers.listing(["a"]) == "a"
-    assert numbers.duration(12.34) == f"12.3{numbers.SPACE}s"
-    assert numbers.duration(3700) == f"1{numbers.SPACE}h 1{numbers.SPACE}min"

@@ -151,8 +151,20 @@ def test_a_client_enters_once_and_only_if_asked() -> None:
     both = [Updates(np.array([1, 1]), np.repeat(row, 2, axis=0))]
     with pytest.raises(LedgerError, match="twice"):
         clipped_sums(phase, iter(both), np.array([1, 2]), 2)
+    for stranger in (3, -1, 4):
+        with pytest.raises(LedgerError, match="not asked"):
+            clipped_sums(phase, iter([Updates(np.array([stranger]), row)]), np.array([1, 2]), 2)
+    both_ways = [Updates(np.array([-1, 3]), np.repeat(row, 2, axis=0))]
     with pytest.raises(LedgerError, match="not asked"):
-        clipped_sums(phase, iter([Updates(np.array([3]), row)]), np.array([1, 2]), 2)
+        clipped_sums(phase, iter(both_ways), np.array([3]), 2)
+    for who, change in (
+        (np.array([1]), np.ones((1, 1), np.float32)),  # would be spread over all coordinates
+        (np.array([1]), np.ones((2, 2), np.float32)),
+        (np.array([1.0]), row),
+        (np.array([False, True, False, False]), np.repeat(row, 4, axis=0)),
+    ):
+        with pytest.raises(LedgerError, match="must be numbered"):
+            clipped_sums(phase, iter([Updates(who, change)]), np.array([1, 2]), 2)
 
 
 def test_the_model_moves_by_the_weighted_sums() -> None:

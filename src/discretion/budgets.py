@@ -9,12 +9,11 @@
 A name from `NAMED` stands for the mix of a paper.
 """
 
-import difflib
 from collections.abc import Callable
 
 import numpy as np
 
-from discretion.errors import PopulationError
+from discretion.errors import PopulationError, nearest
 from discretion.population import Floats
 
 NAMED = {
@@ -34,11 +33,10 @@ def draw(mix: str, clients: int, rng: np.random.Generator) -> Floats:
     notation = NAMED.get(mix, mix)
     kind, _, arguments = notation.partition(":")
     if kind not in _KINDS or not arguments:
-        near = difflib.get_close_matches(mix, [*NAMED, *_KINDS], n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = nearest(mix, [*NAMED, *_KINDS])
         raise PopulationError(
-            f"unknown budget mix {mix!r}.{hint} Known by name: {', '.join(NAMED)}; "
-            f"or write one, such as groups:10@34,20@43,30@23 or uniform:0.1,1"
+            f"unknown budget mix {mix!r}.{hint} Known by name: {', '.join(NAMED)}; or write "
+            "one, such as groups:10@34,20@43,30@23 or uniform:0.1,1"
         )
     if clients < 1:
         raise PopulationError(f"a population needs at least 1 client, not {clients}")

@@ -32,6 +32,7 @@ Override = Annotated[
     typer.Option("-c", "--set", metavar="KEY=VALUE", help="Change a setting: -c plan.rounds=50"),
 ]
 INTERRUPTED = 130  # the exit code after Ctrl-C
+DEFAULTS = config.PlanConfig()
 ACCOUNTANTS: dict[str, Accountant] = {"pld": Pld(), "dp-accounting": Reference(), "renyi": Renyi()}
 
 
@@ -75,7 +76,8 @@ def _study(study: experiments.Study, out: Path, workers: int, as_json: bool) -> 
             for run in runs:
                 if run.name not in tasks:
                     tasks[run.name] = terminal.bar(progress, run.name, run.total)
-                progress.update(tasks[run.name], completed=run.rounds, note=terminal.score(run.accuracy))
+                note = terminal.progress_note(run.accuracy, run.spent)
+                progress.update(tasks[run.name], completed=run.rounds, note=note)
 
         folders = experiments.run_study(study, out, workers, show)
     _compare([folder.path for folder in folders], out / "report.html", study.title, as_json)
@@ -115,9 +117,9 @@ def population(
 def plan(
     method: Annotated[str, typer.Argument(help="A method; see `discretion methods`.")],
     people: Annotated[Path, typer.Argument(metavar="POPULATION", help="CSV: client,epsilon,delta,size")],
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.")] = 50,
-    rate: Annotated[float, typer.Option(min=0, max=1, help="Mean chance to take part.")] = 0.1,
-    clip: Annotated[float, typer.Option(min=0, help="Mean bound on an update's norm.")] = 1.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.")] = DEFAULTS.rounds,
+    rate: Annotated[float, typer.Option(min=0, max=1, help="Mean chance to take part.")] = DEFAULTS.rate,
+    clip: Annotated[float, typer.Option(min=0, help="Mean bound on an update's norm.")] = DEFAULTS.clip,
     option: Annotated[
         list[str] | None,
         typer.Option("-p", "--parameter", metavar="KEY=VALUE", help="A parameter of the method."),
@@ -187,13 +189,12 @@ def run(
     `discretion run runs/first --resume` (after any crash: the same model, nothing counted twice)
     """
     folder = RunFolder(target if target.is_dir() else out or Path("runs") / target.stem)
-    dataset = None
+    task = None
     if not (resume and folder.about.exists()):
         if target.is_dir():
             raise InputError(f"{target} is a folder: give a config.toml, or --resume to go on with a run")
         settings = config.read(target, change or [])
-        dataset = load_data(settings, terminal.say)
-        prepare(settings, folder, dataset)
+        task = prepare(settings, folder, load_data(settings, terminal.say))
     elif change:
         raise InputError("a run keeps its settings: -c cannot be used when it is resumed")
     made = Plan.from_json(_read(folder.plan))
@@ -201,13 +202,13 @@ def run(
     if not json_:
         _show(made, Population.from_csv(folder.population), certificate, json_)
     with terminal.bars(json_) as progress:
-        task = terminal.bar(progress, made.method, made.rounds)
+        bar = terminal.bar(progress, made.method, made.rounds)
 
         def show(now: Progress) -> None:
-            spent = "no privacy" if certificate.promises_nothing else f"spent {now.spent:.0%}"
-            progress.update(task, completed=now.round, note=f"{terminal.score(now.accuracy)}  {spent}")
+            note = terminal.progress_note(now.accuracy, now.spent)
+            progress.update(bar, completed=now.round, note=note)
 
-        execute(folder, dataset, show)
+        execute(folder, task, show)
     _compare([folder.path], folder.report if write_report else None, None, json_)
 
 
@@ -336,6 +337,9 @@ def main() -> None:
     except DiscretionError as problem:
         terminal.fail(str(problem), "--json" in sys.argv)
         sys.exit(problem.exit_code)
+    except OSError as problem:
+        terminal.fail(f"{problem.strerror}: {problem.filename}", "--json" in sys.argv)
+        sys.exit(InputError.exit_code)
     except SystemExit as end:
         if end.code == INTERRUPTED:
             terminal.say("Stopped. What is done is kept: a run goes on with --resume, the demo by itself.")

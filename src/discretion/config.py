@@ -1,7 +1,6 @@
 """config.toml: every setting of a run, with its default and what it means."""
 
 import copy
-import difflib
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from discretion.errors import ConfigError
+from discretion.errors import ConfigError, nearest
 from discretion.methods import DEFAULT
 from discretion.plan import Parameter
 
@@ -92,8 +91,19 @@ class Config(Section):
     plan: PlanConfig = PlanConfig()
     train: TrainConfig = TrainConfig()
 
+    def anchored(self) -> "Config":
+        """With absolute paths, so that a run finds its ledger and data wherever it is resumed from."""
+        population = self.population.model_copy(update={"csv": _absolute(self.population.csv)})
+        data = self.data.model_copy(update={"path": _absolute(self.data.path)})
+        ledger = _absolute(self.ledger)
+        return self.model_copy(update={"population": population, "data": data, "ledger": ledger})
+
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump())
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute()) if path else ""
 
 
 def read(path: Path | str, overrides: Sequence[str] = ()) -> Config:
@@ -141,12 +151,10 @@ def _explain(error: dict[str, Any]) -> str:
     name = ".".join(path)
     if error["type"] != "extra_forbidden":
         return f"{name}: {error['msg'].lower()}, found {error['input']!r}"
-    known = list(_keys(Config))
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5) or [
-        key for key in known if key.split(".")[-1] == path[-1]
-    ]
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-    return f"{name}: unknown setting; {hint}"
+    known = _keys(Config)
+    same = [key for key in known if key.split(".")[-1] == path[-1]]
+    hint = f" Did you mean {same[0]!r}?" if same else nearest(name, known)
+    return f"{name}: unknown setting.{hint or ' Known are ' + ', '.join(known)}"
 
 
 def _keys(section: type[Section], prefix: str = "") -> list[str]:

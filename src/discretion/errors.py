@@ -11,6 +11,9 @@ DiscretionError
 └── LedgerError           the record of spending says no: wrong plan, wrong round, in use
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class DiscretionError(Exception):
     """Base of the tree; `exit_code` is what the command line ends with."""
@@ -48,3 +51,9 @@ class BudgetError(DiscretionError):
 
 class LedgerError(DiscretionError):
     exit_code = 4
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """For a message about an unknown name: " Did you mean …?", or nothing."""
+    near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""

@@ -136,6 +136,8 @@ class Plan:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)  # what the method was given
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "phases", tuple(self.phases))
+        object.__setattr__(self, "clients", tuple(self.clients))
         if not self.phases:
             raise PlanError("a plan needs at least one phase")
         if not self.clients or len(set(self.clients)) != len(self.clients):

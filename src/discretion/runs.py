@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ import safetensors.numpy
 
 from discretion import __version__, budgets
 from discretion.accounting import Certificate, certify
+from discretion.accounting.certify import share_of
 from discretion.config import Config, read
 from discretion.errors import ConfigError, DataError, InputError
 from discretion.ledger import Ledger
@@ -103,36 +103,47 @@ def load_data(config: Config, report: Report | None = None) -> Dataset:
     return datasets.load(config.data.name, path=path, report=report)
 
 
-def divide(config: Config, dataset: Dataset) -> tuple[Population, Partition]:
-    """Who takes part, and who holds which records; the same for every method under one seed."""
+def divide(
+    config: Config, dataset: Dataset, population: Population | None = None
+) -> tuple[Population, Partition]:
+    """Who takes part, and who holds which records; the same for every method under one seed.
+
+    `population` is that of a run that was made before; otherwise it comes from CSV or a budget mix.
+    """
     data, wanted = config.data, config.population
-    declared = Population.from_csv(wanted.csv) if wanted.csv else None
+    if population is None and wanted.csv:
+        population = Population.from_csv(wanted.csv)
     if data.partition == "natural":
-        names, partition = _by_owner(dataset, declared)
+        names, partition = _by_owner(dataset, population)
     else:
-        names, partition = None, _by_size(config, dataset, declared)
-    if declared is not None:
-        return declared, partition
-    epsilon = budgets.draw(wanted.budgets, partition.clients, stream(config.seed, Purpose.BUDGETS))
-    population = Population.of(epsilon, wanted.delta, partition.sizes)
-    return replace(population, client=names or population.client), partition
+        names, partition = None, _by_size(config, dataset, population)
+    if population is None:
+        epsilon = budgets.draw(wanted.budgets, partition.clients, stream(config.seed, Purpose.BUDGETS))
+        population = Population.of(epsilon, wanted.delta, partition.sizes)
+        population = replace(population, client=names or population.client)
+    if (population.size != partition.sizes).any():
+        odd = int(np.flatnonzero(population.size != partition.sizes)[0])
+        raise DataError(
+            f"client {population.client[odd]} declares {population.size[odd]} records, but holds "
+            f"{partition.sizes[odd]} for training in {dataset.name}: declare what is there"
+        )
+    return population, partition
 
 
 def _by_size(config: Config, dataset: Dataset, declared: Population | None) -> Partition:
     data, clients, labels = config.data, config.population.clients, dataset.train.labels
-    rng = stream(config.seed, Purpose.PARTITION)
     if declared is not None:
         sizes = declared.size
     elif data.sizes == "varied":
-        records = data.records * clients or len(labels)
-        sizes = partitions.varied_sizes(min(records, len(labels)), clients, rng)
+        records = min(data.records * clients or len(labels), len(labels))
+        sizes = partitions.varied_sizes(records, clients, stream(config.seed, Purpose.SIZES))
     else:
         sizes = partitions.even_sizes(len(labels), clients, data.records or None)
     return partitions.partition(
         data.partition,
         labels,
         sizes,
-        rng,
+        stream(config.seed, Purpose.PARTITION),
         alpha=data.alpha,
         shards_per_client=data.shards_per_client,
         iid_percent=data.iid_percent,
@@ -166,18 +177,38 @@ def plan_of(config: Config, population: Population) -> Plan:
     return make_plan(config.plan.method, population, {**parameters, **config.plan.options})
 
 
-def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> None:
+@dataclass(frozen=True)
+class Task:
+    """All that decides what is released, besides the plan."""
+
+    population: Population
+    clients: "LocalClients"
+    name: str  # of the run: equal tasks under equal settings have the same, and the same noise
+
+
+def set_up(config: Config, dataset: Dataset, population: Population | None = None) -> Task:
+    population, partition = divide(config, dataset, population)
+    clients = _local_clients(config, dataset, partition)
+    content = hashlib.sha256(config.to_toml().encode() + population.to_csv().encode())
+    arrays = (partition.index, partition.start, dataset.train.inputs, dataset.train.labels, clients.initial())
+    for array in arrays:
+        content.update(np.ascontiguousarray(array).data)
+    return Task(population, clients, content.hexdigest()[:16])
+
+
+def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> Task:
     """Plan, certify and write a new run folder: all of it or nothing."""
     if folder.path.exists() and any(folder.path.iterdir()):
         raise ConfigError(
             f"{folder.path} is in use. Give another --out, or --resume to go on with what is there."
         )
-    population, _ = divide(config, dataset)
-    plan = plan_of(config, population)
-    certificate = certify(plan, population)
+    config = config.anchored()
+    task = set_up(config, dataset)
+    plan = plan_of(config, task.population)
+    certificate = certify(plan, task.population)
     certificate.require(plan, config.train.accept_no_privacy)
     about = {
-        "id": _name(config, dataset),
+        "id": task.name,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "discretion": __version__,
         "python": platform.python_version(),
@@ -190,25 +221,19 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> None:
     draft.chmod(0o755)
     try:
         half = RunFolder(draft)
-        half.config.write_text(config.to_toml(), encoding="utf-8")
-        half.population.write_text(population.to_csv(), encoding="utf-8")
-        half.plan.write_text(plan.to_json(), encoding="utf-8")
-        half.certificate.write_text(certificate.to_json(), encoding="utf-8")
-        half.about.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        _write_safely(half.config, config.to_toml().encode())
+        _write_safely(half.population, task.population.to_csv().encode())
+        _write_safely(half.plan, plan.to_json().encode())
+        _write_safely(half.certificate, certificate.to_json().encode())
+        _write_safely(half.about, (json.dumps(about, indent=1) + "\n").encode())
         if folder.path.exists():
             folder.path.rmdir()
         draft.rename(folder.path)
+        _sync(folder.path.parent)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-
-
-def _name(config: Config, dataset: Dataset) -> str:
-    """Equal settings on equal data are the same run, with the same noise; all else is another run."""
-    content = hashlib.sha256(config.to_toml().encode())
-    for array in (dataset.train.inputs, dataset.train.labels):
-        content.update(np.ascontiguousarray(array).data)
-    return content.hexdigest()[:16]
+    return task
 
 
 @contextmanager
@@ -223,9 +248,7 @@ def _alone(folder: RunFolder) -> Iterator[None]:
 
 
 def execute(
-    folder: RunFolder,
-    dataset: Dataset | None = None,
-    on_round: Callable[[Progress], None] | None = None,
+    folder: RunFolder, task: Task | None = None, on_round: Callable[[Progress], None] | None = None
 ) -> None:
     """Do the rounds that are left of a prepared run. Resuming is nothing else than doing this again.
 
@@ -240,9 +263,15 @@ def execute(
         plan = Plan.from_json(folder.plan.read_text(encoding="utf-8"))
         certificate = Certificate.from_json(folder.certificate.read_text(encoding="utf-8"))
         population = Population.from_csv(folder.population)
-        run = json.loads(folder.about.read_text(encoding="utf-8"))["id"]
+        task = task or set_up(config, load_data(config), population)
+        name = json.loads(folder.about.read_text(encoding="utf-8"))["id"]
+        if task.name != name:
+            raise InputError(
+                f"{folder.path} was made from other settings, clients, data or model code than are there "
+                "now, and a run keeps its own: put them back, or start a new run"
+            )
         with Ledger(folder.ledger(config), population) as ledger:
-            _execute(folder, config, plan, certificate, ledger, run, dataset, on_round)
+            _execute(folder, config, plan, certificate, ledger, task, on_round)
 
 
 def _execute(
@@ -251,50 +280,43 @@ def _execute(
     plan: Plan,
     certificate: Certificate,
     ledger: Ledger,
-    run: str,
-    dataset: Dataset | None,
+    task: Task,
     on_round: Callable[[Progress], None] | None,
 ) -> None:
-    clients = _local_clients(config, dataset if dataset is not None else load_data(config))
-    state = _read_checkpoint(folder) or State.start(clients.initial())
+    state = _read_checkpoint(folder) or State.start(task.clients.initial())
     _drop_later_history(folder, state.round)
     spent = certificate.spending
-    share = np.max(spent.epsilon / spent.budget[:, None], axis=0)
-    server = Server(config.train.server_learning_rate, config.train.server_momentum)
-    began = time.perf_counter()
+    share = share_of(spent.epsilon, spent.budget[:, None]).max(axis=0)
     rounds = train(
         plan,
         certificate,
-        clients,
+        task.clients,
         ledger,
         state,
-        run=run,
+        run=task.name,
         seed=config.seed,
-        server=server,
+        server=Server(config.train.server_learning_rate, config.train.server_momentum),
         accept_no_privacy=config.train.accept_no_privacy,
     )
     for state in rounds:
-        last = state.round == plan.rounds
         record: dict[str, Any] = {"round": state.round}
-        if last or state.round % config.train.evaluate_every == 0:
-            quality = clients.evaluate(state.model)
+        if state.round == plan.rounds or state.round % config.train.evaluate_every == 0:
+            quality = task.clients.evaluate(state.model)
             record |= {"accuracy": quality.accuracy, "loss": quality.loss}
-        record["seconds"] = round(time.perf_counter() - began, 3)
-        began = time.perf_counter()
         _append(folder.history, json.dumps(record) + "\n")
         _write_checkpoint(folder, state)
         if on_round:
             now = float(np.interp(state.round, spent.rounds, share))
             on_round(Progress(state.round, plan.rounds, record.get("accuracy"), now))
-    _write_safely(folder.model, safetensors.numpy.save(clients.named(state.model)))
+    _write_safely(folder.model, safetensors.numpy.save(task.clients.named(state.model)))
     folder.checkpoint.unlink(missing_ok=True)
 
 
-def _local_clients(config: Config, dataset: Dataset) -> "LocalClients":
+def _local_clients(config: Config, dataset: Dataset, partition: Partition) -> "LocalClients":
     try:
         import torch
     except ModuleNotFoundError:
-        raise InputError("training needs PyTorch: pip install 'discretion[torch]', then --resume") from None
+        raise InputError("training needs PyTorch: pip install 'discretion[torch]'") from None
 
     from discretion.clients.local import LocalClients, LocalTraining
     from discretion.tasks import models
@@ -302,7 +324,6 @@ def _local_clients(config: Config, dataset: Dataset) -> "LocalClients":
     torch.set_num_threads(config.train.threads or os.cpu_count() or 1)
     weights = int(stream(config.seed, Purpose.WEIGHTS).integers(2**31))
     local = LocalTraining(config.train.epochs, config.train.batch_size, config.train.learning_rate)
-    _, partition = divide(config, dataset)
     return LocalClients(dataset, partition, models.build(config.model.name, dataset, weights), local)
 
 
@@ -326,6 +347,16 @@ def _write_safely(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder durable: without it a rename may be lost with the power."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _append(path: Path, line: str) -> None:

@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     WEIGHTS = 3
     PARTITION = 4
     BUDGETS = 5
+    SIZES = 6
 
 
 def stream(seed: int, purpose: Purpose, *counter: int) -> np.random.Generator:
@@ -41,14 +42,14 @@ def run_stream(
     return stream(seed, purpose, *words, round_, pool)
 
 
-def shuffle_keys(seed: int, round_: int, epoch: int, client: NDArray[np.int64], length: int) -> Words:
+def shuffle_keys(key: int, epoch: int, client: NDArray[np.int64], length: int) -> Words:
     """(k, length) a random word for each record of each client; sorting them shuffles the records.
 
     A client's words do not depend on who else is in the round, so it makes the same batches wherever
-    it runs.
+    it runs. The key is of one round and says nothing about its coins or noise.
     """
-    key = stream(seed, Purpose.BATCHES, round_, epoch).integers(2**64, dtype=np.uint64)
-    own = _mix(client.astype(np.uint64) ^ key)
+    start = _mix(np.array([key, epoch], dtype=np.uint64))
+    own = _mix(client.astype(np.uint64) ^ start[0] ^ _mix(start[1:])[0])
     record = np.arange(length, dtype=np.uint64)
     return _mix(np.add(own[:, None], record, dtype=np.uint64))
 

@@ -98,12 +98,14 @@ def certificate_record(plan: Plan, certificate: Certificate) -> dict[str, Any]:
         "within_budget": len(over) == 0,
         "overspending": [certificate.clients[i] for i in over],
         "largest_epsilon": float(certificate.spent.max()),
-        "largest_share_of_budget": float(np.max(certificate.spent / certificate.budget)),
+        "largest_share_of_budget": float(np.max(certificate.share)),
     }
 
 
-def score(accuracy: float | None) -> str:
-    return "" if accuracy is None else f"{accuracy:.1%}"
+def progress_note(accuracy: float | None, spent: float) -> str:
+    """Accuracy, and the largest share of a budget that any client has spent."""
+    cost = "no privacy" if math.isinf(spent) else f"spent {spent:.0%}"
+    return f"{'' if accuracy is None else f'{accuracy:.1%}':5}  {cost}"
 
 
 @contextmanager

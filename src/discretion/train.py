@@ -26,7 +26,7 @@ class Order:
     """What is asked of the clients of one round."""
 
     round: int
-    seed: int
+    key: int  # of the order of batches: neither coins nor noise follow from it
     model: Vector
     clients: Ints  # (k,) their numbers in the population
 
@@ -87,8 +87,9 @@ def train(
     Guarantees:
         Nothing starts unless the certificate is of this very plan and the ledger admits it.
         A round is reserved in the ledger before a client is asked for anything.
-        The state after a round depends on nothing but the state before it, the run's name, the plan and the
-        seed, so a run that was killed and resumed ends with the same model.
+        The state after a round depends on nothing but the state before it, the run's name, the plan, the
+        seed, the server and what the clients answer to the same order; where these are the same, a run
+        that was killed and resumed ends with the same model.
     """
     certificate.require(plan, accept_no_privacy)
     if certificate.population != ledger.population.digest():
@@ -123,9 +124,9 @@ def next_state(
     number = state.round + 1
     phase = plan.phases[plan.phase_of(number)]
     chosen = select(phase, run_stream(seed, Purpose.COINS, run, plan.digest(), number))
-    sums = clipped_sums(
-        phase, clients.updates(Order(number, seed, state.model, chosen)), chosen, len(state.model)
-    )
+    key = int(run_stream(seed, Purpose.BATCHES, run, plan.digest(), number).integers(2**63))
+    updates = clients.updates(Order(number, key, state.model, chosen))
+    sums = clipped_sums(phase, updates, chosen, len(state.model))
     for pool, std in enumerate(phase.noise):
         add_noise(sums[pool], float(std), run_stream(seed, Purpose.NOISE, run, plan.digest(), number, pool))
     step = phase.weight @ sums
@@ -150,7 +151,10 @@ def clipped_sums(phase: Phase, updates: Iterator[Updates], asked: Ints, size: in
     waiting = np.zeros(len(phase.rate), dtype=bool)
     waiting[asked] = True
     for part in updates:
-        if not waiting[part.clients].all() or len(np.unique(part.clients)) != len(part.clients):
+        who = np.asarray(part.clients)
+        if who.dtype.kind not in "iu" or part.change.shape != (len(who), size):
+            raise LedgerError(f"updates of {len(who)} clients must be numbered and {len(who)} rows of {size}")
+        if ((who < 0) | (who >= len(waiting))).any() or not waiting[who].all() or len(set(who)) != len(who):
             raise LedgerError("an update came from a client that was not asked, or came twice")
         waiting[part.clients] = False
         factor = clip_factor(part.change, phase.clip[part.clients])

@@ -56,6 +56,11 @@ class Certificate:
         return self.epsilon["public"]
 
     @property
+    def share(self) -> Floats:
+        """(N,) of its budget that each client spends; nothing of an infinite one."""
+        return share_of(self.spent, self.budget)
+
+    @property
     def promises_nothing(self) -> bool:
         return bool(np.isinf(self.spent).all())
 
@@ -200,9 +205,8 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
 
 def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: Accountant) -> Spending:
     names, member = population.classes()
-    with np.errstate(invalid="ignore"):  # nothing of an infinite budget
-        share = epsilon / population.epsilon
-    worst = np.array([np.flatnonzero(member == k)[_argmax(share[member == k])] for k in range(len(names))])
+    share = share_of(epsilon, population.epsilon)
+    worst = np.array([np.flatnonzero(member == k)[np.argmax(share[member == k])] for k in range(len(names))])
     points = np.unique(np.linspace(1, plan.rounds, min(plan.rounds, MOST_POINTS)).round()).astype(int)
     curve = [accountant.epsilon(plan.steps(int(t)).of(worst), population.delta[worst]) for t in points]
     return Spending(
@@ -213,9 +217,10 @@ def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: A
     )
 
 
-def _argmax(values: Floats) -> int:
-    """The largest, with not-a-number (infinite spent of an infinite budget) as the smallest."""
-    return int(np.argmax(np.nan_to_num(values, nan=-1.0)))
+def share_of(spent: Floats, budget: Floats) -> Floats:
+    """Spent over budget, and 0 where the budget is infinite."""
+    finite = np.isfinite(budget)
+    return np.where(finite, spent / np.where(finite, budget, 1.0), 0.0)
 
 
 def overspend_message(certificate: Certificate) -> str:

@@ -7,6 +7,7 @@ import math
 from dataclasses import fields
 
 import numpy as np
+from scipy.special import erf
 
 from discretion.accounting import gaussian, losses, saddle
 from discretion.accounting.losses import View
@@ -105,7 +106,10 @@ def _composed(steps: Compositions) -> Floats:
     steep = ~((high - np.minimum(low, 0.0)).max(axis=1) < STEEPEST)
     extreme = (steps.tail[:, 0] < SMALLEST) | (steps.rate < SMALLEST).any(axis=1)
     extreme |= (steps.multiplier > LARGEST).any(axis=1)
-    never = (steps.count * steps.rate).sum(axis=1) <= steps.delta  # it most likely takes no part at all
+    # the total variation of a step, rate (2 Phi(1/2s) - 1), bounds the delta at epsilon 0 and adds up
+    with np.errstate(divide="ignore", over="ignore"):
+        distance = steps.rate * erf(math.sqrt(0.125) / steps.multiplier)
+    never = (steps.count * distance).sum(axis=1) <= steps.delta
     spent[never] = 0.0
     sampled = np.flatnonzero(~(never | steep | extreme | (steps.rate == 1).all(axis=1)))
     if len(sampled):

@@ -74,7 +74,7 @@ class LocalClients:
             yield Updates(clients, self._train(order, clients))
 
     def evaluate(self, model: Vector) -> Quality:
-        """On the test records, which belong to no client."""
+        """On the test records."""
         inputs, labels = _tensors(self._dataset.test)
         parameters = models.unflatten(model, self._model)
         right, loss = 0, 0.0
@@ -102,7 +102,7 @@ class LocalClients:
         sizes = self._partition.sizes[clients]
         batch = min(self._local.batch_size, int(sizes.max()))
         steps = -(-int(sizes.max()) // batch)
-        keys = shuffle_keys(order.seed, order.round, epoch, clients, steps * batch)
+        keys = shuffle_keys(order.key, epoch, clients, steps * batch)
         keys >>= np.uint64(1)
         keys[np.arange(steps * batch) >= sizes[:, None]] = np.iinfo(np.uint64).max  # padding last
         place = np.argsort(keys, axis=1, kind="stable")

@@ -10,8 +10,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from discretion.accounting import Certificate
+from discretion.accounting.certify import Spending, share_of
 from discretion.config import Config, make
-from discretion.errors import DataError, DiscretionError
+from discretion.errors import ConfigError, DataError, DiscretionError
 from discretion.methods import find
 from discretion.runs import RunFolder, load_data, prepare, read_history
 
@@ -38,6 +42,7 @@ class Running:
     rounds: int  # done
     total: int
     accuracy: float | None
+    spent: float  # the largest share of a budget that any client has spent
 
 
 def read_study(text: str, overrides: list[str], say: Say) -> Study:
@@ -48,6 +53,9 @@ def read_study(text: str, overrides: list[str], say: Say) -> Study:
     study = Study(about["title"], tuple(about["methods"]), int(about["seeds"]), record)
     for method in study.methods:
         find(method)
+    for override in overrides:
+        if override.partition("=")[0].strip() in ("seed", "plan.method"):
+            raise ConfigError(f"-c {override}: a study has methods and seeds of its own")
     config = make(record, overrides)
     try:
         load_data(config, say)
@@ -80,6 +88,8 @@ def run_study(
             if not folder.about.exists():
                 dataset = dataset or load_data(config)
                 prepare(config, folder, dataset)
+            elif folder.config.read_text(encoding="utf-8") != config.anchored().to_toml():
+                raise ConfigError(f"{folder.path} was made with other settings: give another --out")
             folders.append(folder)
     _run_all([folder for folder in folders if not folder.model.exists()], folders, workers, on_progress)
     return folders
@@ -91,8 +101,11 @@ def _run_all(
     workers: int,
     on_progress: Callable[[list[Running]], None],
 ) -> None:
-    total = {folder: _rounds(folder) for folder in folders}
-    running: dict[RunFolder, subprocess.Popen[str]] = {}
+    spending = {
+        folder: Certificate.from_json(folder.certificate.read_text(encoding="utf-8")).spending
+        for folder in folders
+    }
+    running: dict[RunFolder, subprocess.Popen[bytes]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < workers:
@@ -100,29 +113,38 @@ def _run_all(
                 running[folder] = _start(folder)
             for folder, process in list(running.items()):
                 if process.poll() is not None:
-                    problem = process.communicate()[1].strip()
                     del running[folder]
                     if process.returncode != 0:
+                        problem = _errors(folder).read_text(encoding="utf-8").strip()
                         raise DiscretionError(f"{folder.path.name}: {problem}")
-            on_progress([_look(folder, total[folder]) for folder in folders])
+                    _errors(folder).unlink()
+            on_progress([_look(folder, spending[folder]) for folder in folders])
             time.sleep(POLL_SECONDS)
     finally:
         for process in running.values():
             process.kill()
-            process.communicate()
+            process.wait()
 
 
-def _start(folder: RunFolder) -> subprocess.Popen[str]:
+def _errors(folder: RunFolder) -> Path:
+    return folder.path / "errors.txt"
+
+
+def _start(folder: RunFolder) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "discretion", "run", str(folder.path)]
     command += ["--resume", "--no-report", "--json"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    with _errors(folder).open("wb") as errors:
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
 
 
-def _rounds(folder: RunFolder) -> int:
-    return int(tomllib.loads(folder.config.read_text(encoding="utf-8"))["plan"]["rounds"])
-
-
-def _look(folder: RunFolder, total: int) -> Running:
+def _look(folder: RunFolder, spending: Spending) -> Running:
     history = read_history(folder)
     accuracies = [line["accuracy"] for line in history if "accuracy" in line]
-    return Running(folder.path.name, len(history), total, accuracies[-1] if accuracies else None)
+    share = share_of(spending.epsilon, spending.budget[:, None]).max(axis=0)
+    return Running(
+        folder.path.name,
+        len(history),
+        spending.rounds[-1],
+        accuracies[-1] if accuracies else None,
+        float(np.interp(len(history), spending.rounds, share)),
+    )

@@ -1,12 +1,11 @@
 """The methods by name: each a function from a population to a plan, in one short file."""
 
-import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from discretion.errors import ConfigError
+from discretion.errors import ConfigError, nearest
 from discretion.methods import dp_fedavg, fedavg, idp_fedavg
 from discretion.plan import Plan
 from discretion.population import Population
@@ -83,9 +82,7 @@ METHODS = {
 
 def find(name: str) -> Method:
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"unknown method {name!r}.{hint} Known: {', '.join(METHODS)}")
+        raise ConfigError(f"unknown method {name!r}.{nearest(name, METHODS)} Known: {', '.join(METHODS)}")
     return METHODS[name]
 
 
@@ -94,9 +91,7 @@ def make_plan(name: str, population: Population, parameters: dict[str, Any]) -> 
     method = find(name)
     for given in parameters:
         if given not in method.parameters:
-            near = difflib.get_close_matches(given, method.parameters, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"{name} has no parameter {given!r}.{hint}")
+            raise ConfigError(f"{name} has no parameter {given!r}.{nearest(given, method.parameters)}")
     missing = [
         given
         for given, parameter in method.parameters.items()
@@ -104,4 +99,8 @@ def make_plan(name: str, population: Population, parameters: dict[str, Any]) -> 
     ]
     if missing:
         raise ConfigError(f"{name} needs {', '.join(missing)}")
+    if not 0 < parameters.get("rate", 1.0) <= 1 or not parameters.get("clip", 1.0) > 0:
+        raise ConfigError(f"{name}: a rate lies above 0 and at most at 1, a clip above 0")
+    if parameters.get("rounds", 1) < 1:
+        raise ConfigError(f"{name}: there is at least 1 round")
     return method.plan(population, **parameters)

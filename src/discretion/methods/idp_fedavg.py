@@ -39,14 +39,18 @@ def plan_by_rate(population: Population, rounds: int, rate: float, clip: float) 
     # more noise lets everybody come more often: look for the noise at which the mean rate is as asked,
     # between what the most generous and what the strictest budget needs when all come equally often
     ends = noise_multiplier(epsilon, delta, np.full(len(population), rate), rounds)
-    if ends.min() == ends.max():
-        sigma = float(ends.max())
-    else:
-        sigma = brentq(lambda s: rates(s).mean() - rate, ends.min() * 0.999, ends.max() * 1.001, rtol=1e-4)
+    low, high = ends.min() * 0.999, ends.max() * 1.001
+    enough = rates(low).mean() >= rate  # even there: budgets so large that hardly any noise is needed
+    sigma = low if enough else brentq(lambda s: rates(s).mean() - rate, low, high, rtol=1e-4)
+    chosen = rates(sigma)
     return Plan(
         method="idp_fedavg_sampling",
         clients=population.client,
-        phases=(Phase.one_pool(rounds, rates(sigma), np.full(len(population), clip), noise=clip * sigma),),
+        phases=(
+            Phase.one_pool(
+                rounds, chosen * min(1.0, rate / chosen.mean()), np.full(len(population), clip), clip * sigma
+            ),
+        ),
         parameters={"rounds": rounds, "rate": rate, "clip": clip},
     )
 

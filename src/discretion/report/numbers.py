@@ -72,14 +72,6 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
-def duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.3g}{SPACE}s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}{SPACE}h {minutes}{SPACE}min" if hours else f"{minutes}{SPACE}min {rest}{SPACE}s"
-
-
 def listing(items: Iterable[str]) -> str:
     """a, b and c"""
     found = list(items)

@@ -123,8 +123,8 @@ def limits(groups: Sequence[Group]) -> str:
     items = [
         (
             "The test records.",
-            "Accuracy and loss are computed on test records that belong to no client. Nothing is "
-            "promised about those records.",
+            f"Accuracy and loss are computed on {wording.tested(groups)}. Nothing is promised about those "
+            "records.",
         ),
         (
             "Tuning.",
@@ -194,7 +194,7 @@ def verify(groups: Sequence[Group], out: Path) -> str:
         f"{run.plan.digest()}  {place}/plan.json\n{run.population.digest()}  {place}/population.csv"
         for run, place in zip(runs, places, strict=True)
     )
-    head = ["Run", "Seed", "State", "Ledger", "Certificate", "Time"]
+    head = ["Run", "Seed", "State", "Ledger", "Certificate"]
     rows = [
         [
             text(run.name),
@@ -202,7 +202,6 @@ def verify(groups: Sequence[Group], out: Path) -> str:
             "finished" if run.finished else f"{run.history.done} of {run.plan.rounds} rounds",
             _ledger(run),
             badge("bad", text(run.broken)) if run.broken else "fits plan and population",
-            numbers.duration(run.history.seconds),
         ]
         for run in runs
     ]

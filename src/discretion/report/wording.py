@@ -133,3 +133,10 @@ def trusted(noise_at: str) -> str:
         "which round. It is trusted to add the noise as planned and to keep the rest to itself."
     }
     return known.get(noise_at, noise_at)
+
+
+def tested(groups: Sequence[Group]) -> str:
+    """Whose the test records are: with natural clients each keeps some of its own for testing."""
+    natural = any(part.first.config.data.partition == "natural" for part in groups)
+    own = "records that the clients themselves held out: these figures are not private"
+    return own if natural else "test records that belong to no client"

@@ -1,6 +1,5 @@
 """The data sets by name, ready for a model: arrays, number of classes, and who owns each record."""
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from discretion.errors import DataError
+from discretion.errors import DataError, nearest
 from discretion.tasks import fetch, readers
 from discretion.tasks.readers import Bytes, Floats, Ints
 from discretion.tasks.recipes import RECIPES
@@ -85,9 +84,7 @@ def load(
     """A data set by name, from the cache if it is there; `path` is a person's own table (csv)."""
     known = [entry.name for entry in _ENTRIES]
     if name not in known:
-        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
-        hint = f"Did you mean {near[0]}? " if near else ""
-        raise DataError(f"{name!r} is no data set. {hint}There are: {', '.join(known)}.")
+        raise DataError(f"{name!r} is no data set.{nearest(name, known)} There are: {', '.join(known)}.")
     if (path is not None) != (name == "csv"):
         raise DataError(
             "csv: needs the path of your table."

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib import import_module
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
-from discretion.errors import ModelError
+from discretion.errors import ModelError, nearest
 from discretion.tasks.datasets import Dataset
 
 
@@ -147,10 +146,9 @@ def build(name: str, dataset: Dataset, seed: int) -> nn.Module:
         elif name in _BUILDERS:
             model = _BUILDERS[name][0](dataset)
         else:
-            near = get_close_matches(name, _BUILDERS, n=1, cutoff=0.5)
-            hint = f"Did you mean {near[0]!r}? " if near else ""
             raise ModelError(
-                f"There is no model {name!r}. {hint}Known: {', '.join(_BUILDERS)}, and your own as "
+                f"There is no model {name!r}.{nearest(name, _BUILDERS)} Known: {', '.join(_BUILDERS)}, and "
+                "your own as "
                 "package.module:factory."
             )
         check(model)

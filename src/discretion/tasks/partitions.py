@@ -1,12 +1,11 @@
 """Divide the records of a data set among clients, evenly or skewed by label."""
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import numpy as np
 import numpy.typing as npt
 
-from discretion.errors import DataError
+from discretion.errors import DataError, nearest
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -197,9 +196,7 @@ def partition(
     need `sizes`.
     """
     if kind not in KINDS:
-        near = get_close_matches(kind, KINDS, n=1, cutoff=0.5)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
-        raise DataError(f"There is no partition {kind!r}. {hint}Known: {', '.join(KINDS)}.")
+        raise DataError(f"There is no partition {kind!r}.{nearest(kind, KINDS)} Known: {', '.join(KINDS)}.")
     if kind == "natural":
         if owner is None:
             others = ", ".join(name for name in KINDS if name != "natural")
