@@ -175,7 +175,7 @@ def test_require_accepts_the_plan_that_was_certified_and_no_other() -> None:
     certificate.require(Plan.from_json(plan.to_json()))
     more = replace(plan, phases=(replace(plan.phases[0], noise=plan.phases[0].noise * 2),))
     for accept in (False, True):
-        with pytest.raises(PlanError, match="the plan was changed after it was certified. Certify it again."):
+        with pytest.raises(PlanError, match="the plan was changed after it was certified. Plan again"):
             certificate.require(more, accept)
 
 

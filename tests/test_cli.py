@@ -131,7 +131,7 @@ def test_init_then_run_then_report(discretion: Cli, small_config: Path, tmp_path
     assert checked.code == 0 and "yes" in checked.out
     assert discretion("run", "runs/one", "--resume", "--json").code == 0
     for words, message in (
-        (("run", str(small_config), "--out", "runs/one"), "in use"),
+        (("run", str(small_config), "--out", "runs/one"), "exists already"),
         (("run", "runs/one"), "--resume"),
         (("run", "runs/one", "--resume", "-c", "seed=3"), "keeps its settings"),
         (("compare", "nowhere"), "no run in"),

@@ -93,7 +93,7 @@ def test_a_plan_beyond_one_budget_is_refused_and_leaves_no_trace(path: Path) -> 
         with pytest.raises(BudgetError) as caught:
             ledger.admit("a", costing(population, 2.1))
         assert "1 of 3 clients refuse this plan; worst is client c1: epsilon 0 is spent" in str(caught.value)
-        assert "> budget 2. Plan with what is left" in str(caught.value)
+        assert "> budget 2. Give this run a smaller share" in str(caught.value)
         with pytest.raises(LedgerError, match="run a has no plan in this ledger: admit one first"):
             ledger.reserve("a", 1)
         ledger.admit("a", costing(population, 2.0))  # the name is still free, and so is the budget

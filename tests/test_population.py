@@ -397,3 +397,13 @@ def test_a_name_written_in_two_ways_is_one_client(tmp_path: Path) -> None:
     assert "stands already in line 2" in problems_of(tmp_path, text)[1]
     with pytest.raises(PopulationError, match="NFC"):
         Population(("A\u0308nne",), np.array([1.0]), np.array([0.1]), np.array([1]))
+
+
+@pytest.mark.parametrize("number", ["1_000", "1e400", "-1e400"])
+def test_a_number_is_what_a_person_would_read(tmp_path: Path, number: str) -> None:
+    """Otherwise a slip of the pen makes a client public, or its budget a thousand."""
+    assert (
+        f"epsilon is {number!r}; expected a number"
+        in problems_of(tmp_path, HEADER + f"a,{number},1e-5,1\n")[1]
+    )
+    assert read(tmp_path, HEADER + "a,inf,1e-5,1\n").epsilon.tolist() == [np.inf]

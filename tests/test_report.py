@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plotly.offline import get_plotlyjs
 
-from discretion.accounting import Renyi, certify
+from discretion.accounting import Pld, Renyi, certify
 from discretion.config import make
 from discretion.errors import InputError
 from discretion.ledger import Ledger
@@ -278,6 +278,22 @@ def test_an_unfinished_run_is_said_and_not_averaged(tmp_path: Path) -> None:
     assert f"half (2 of {ROUNDS}); not in the mean" in text
 
 
+def test_an_unfinished_run_has_spent_what_is_on_record(tmp_path: Path) -> None:
+    """Not what the whole plan would spend: two rounds by its history, three once the ledger says so."""
+    path = make_run(tmp_path / "a", OWN, accuracy=(0.5,), finished=False)
+    run = read_run(path)
+    two, three = (Pld().epsilon(run.plan.steps(rounds), run.population.delta) for rounds in (2, 3))
+    np.testing.assert_array_equal(list(summarise([path])[0].spent.values()), two[run.worst])
+    with Ledger(path / "ledger.sqlite", run.population) as ledger:
+        ledger.admit(run.about.id, run.plan)
+        for number in (1, 2, 3):
+            ledger.reserve(run.about.id, number)
+            ledger.commit(run.about.id, number)
+    np.testing.assert_array_equal(list(summarise([path])[0].spent.values()), three[run.worst])
+    (path / "model.safetensors").write_bytes(b"")
+    np.testing.assert_array_equal(list(summarise([path])[0].spent.values()), run.certificate.spent[run.worst])
+
+
 def test_a_report_on_unfinished_runs_only(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / "half", accuracy=(0.25,), finished=False)]
     text = text_of(page_of(runs, tmp_path))
@@ -291,7 +307,7 @@ def test_a_report_on_unfinished_runs_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"model.name": "linear"}, "model.name is linear, not cnn_small"),
+        ({"model.name": "linear"}, "model.name is linear, not mlp"),
         ({"data.alpha": 0.25}, "data.alpha is 0.25, not 0.5"),
         ({"population.budgets": "uniform"}, "population.budgets is uniform"),
         ({"plan.rounds": 4}, f"plan.rounds is 4, not {ROUNDS}"),

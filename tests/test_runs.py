@@ -13,7 +13,7 @@ import pytest
 
 from discretion import config
 from discretion.accounting import Certificate
-from discretion.errors import BudgetError, ConfigError, DataError, InputError, LedgerError, PlanError
+from discretion.errors import BudgetError, ConfigError, DataError, InputError, PlanError
 from discretion.ledger import Ledger
 from discretion.plan import Plan
 from discretion.population import Population
@@ -158,7 +158,7 @@ def test_killed_ten_times_at_random_moments_it_ends_as_if_never_killed(
     small_config: Path, tmp_path: Path
 ) -> None:
     """By signal 9, through the command line, from before the folder exists until the end."""
-    small_config.write_text(small_config.read_text().replace("rounds = 8", "rounds = 14"))
+    small_config.write_text(small_config.read_text().replace("rounds = 8", "rounds = 24"))
     whole = make_run(small_config, tmp_path / "whole")
     execute(whole)
     run = RunFolder(tmp_path / "killed")
@@ -185,7 +185,7 @@ def test_killed_ten_times_at_random_moments_it_ends_as_if_never_killed(
         if run.model.exists() and process.returncode == 0:
             break
     assert kills == 10
-    same_end(run, whole, rounds=14)
+    same_end(run, whole, rounds=24)
 
 
 def test_only_one_process_may_run_it(small_config: Path, tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_changed_plan_is_refused(small_config: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_in_use_is_left_alone(small_config: Path, tmp_path: Path, whole: RunFolder) -> None:
-    with pytest.raises(ConfigError, match="in use"):
+    with pytest.raises(ConfigError, match="exists already"):
         make_run(small_config, whole.path)
     (tmp_path / "empty").mkdir()
     make_run(small_config, tmp_path / "empty")
@@ -243,13 +243,23 @@ def test_a_plan_without_privacy_leaves_no_folder_unless_accepted(small_config: P
 def test_a_shared_ledger_adds_up_over_runs(small_config: Path, tmp_path: Path) -> None:
     shared = f"ledger={tmp_path / 'shared.sqlite'}"
     execute(make_run(small_config, tmp_path / "first", shared))
-    again = make_run(small_config, tmp_path / "again", shared)
-    with pytest.raises(LedgerError, match="done before"):
-        execute(again)
-    second = make_run(small_config, tmp_path / "second", shared, "plan.clip=0.6")
-    with pytest.raises(BudgetError, match="spent or promised already"):
-        execute(second)
-    assert read_history(again) == read_history(second) == []
+    for clip in ("0.5", "0.6"):  # the same run once more, and another one
+        with pytest.raises(BudgetError, match="spent or promised already"):
+            make_run(small_config, tmp_path / "second", shared, f"plan.clip={clip}")
+    assert not (tmp_path / "second").exists()
+
+
+def test_two_runs_share_the_budgets_of_one_ledger(small_config: Path, tmp_path: Path) -> None:
+    shared = f"ledger={tmp_path / 'shared.sqlite'}"
+    for name, clip in (("first", "0.5"), ("second", "0.6")):
+        run = make_run(small_config, tmp_path / name, shared, "plan.share=0.5", f"plan.clip={clip}")
+        execute(run)
+    population = Population.from_csv(run.population)
+    with Ledger(tmp_path / "shared.sqlite", population) as ledger:
+        spent = ledger.spent()
+    half = Certificate.from_json(run.certificate.read_text()).spent
+    assert (half <= population.epsilon / 2).all() and (half > 0.49 * population.epsilon).all()
+    assert (half < spent).all() and (spent <= population.epsilon).all()
 
 
 def test_there_is_no_run(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from discretion.errors import DiscretionError, InputError
 from discretion.methods import METHODS, find
 from discretion.plan import Plan
 from discretion.population import Population
-from discretion.runs import Progress, RunFolder, execute, load_data, plan_of, prepare
+from discretion.runs import Progress, RunFolder, Task, execute, load_data, plan_of, prepare
 from discretion.streams import Purpose, stream
 
 app = typer.Typer(
@@ -60,7 +60,7 @@ def demo(
 ) -> None:
     """Compare three methods on real data under unequal budgets, and write a report.
 
-    Goes on where it stopped if it is interrupted.
+    Goes on where it stopped if it is interrupted. Example: `discretion demo --out runs/demo --workers 2`
     """
     study = experiments.read_study(experiments.demo_text(), change or [], terminal.say)
     if not json_:
@@ -177,7 +177,9 @@ def check(
 @app.command()
 def run(
     target: Annotated[Path, typer.Argument(help="A config.toml, or a run folder with --resume.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder to make.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The run folder to make; else runs/NAME.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that stopped.")] = False,
     change: Override = None,
     write_report: Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.")] = True,
@@ -197,19 +199,28 @@ def run(
         task = prepare(settings, folder, load_data(settings, terminal.say))
     elif change:
         raise InputError("a run keeps its settings: -c cannot be used when it is resumed")
+    if folder.model.exists():
+        terminal.say(f"{folder.path} is finished already.")
+    else:
+        _train(folder, task, json_)
+    _compare([folder.path], folder.report if write_report else None, None, json_)
+
+
+def _train(folder: RunFolder, task: Task | None, as_json: bool) -> None:
     made = Plan.from_json(_read(folder.plan))
     certificate = Certificate.from_json(_read(folder.certificate))
-    if not json_:
-        _show(made, Population.from_csv(folder.population), certificate, json_)
-    with terminal.bars(json_) as progress:
+    if not as_json:
+        _show(made, Population.from_csv(folder.population), certificate, as_json)
+    with terminal.bars(as_json) as progress:
         bar = terminal.bar(progress, made.method, made.rounds)
 
         def show(now: Progress) -> None:
             note = terminal.progress_note(now.accuracy, now.spent)
             progress.update(bar, completed=now.round, note=note)
+            if not as_json and not terminal.err.is_terminal and now.round % max(1, now.rounds // 10) == 0:
+                terminal.say(f"round {now.round} of {now.rounds}: {note}")
 
         execute(folder, task, show)
-    _compare([folder.path], folder.report if write_report else None, None, json_)
 
 
 @app.command()
@@ -246,7 +257,10 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Explain this one.")] = None,
     json_: Json = False,
 ) -> None:
-    """List the methods, or explain one."""
+    """List the methods, or explain one.
+
+    Examples: `discretion methods`, `discretion methods NAME --json`
+    """
     chosen = [find(name)] if name else list(METHODS.values())
     if json_:
         terminal.print_json({"methods": [terminal.method_record(method) for method in chosen]})
@@ -261,7 +275,11 @@ def data(
     name: Annotated[str | None, typer.Argument(help="Get this one now.")] = None,
     json_: Json = False,
 ) -> None:
-    """List the data sets, or get one and check it."""
+    """List the data sets, or get one and check it.
+
+    Examples: `discretion data`, `discretion data fashion-mnist`. Your own table is a CSV file with the
+    columns label, perhaps client, and numbers: `-c data.name=csv -c data.path=table.csv`
+    """
     from discretion.tasks import datasets, fetch
 
     if name is None:

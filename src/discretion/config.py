@@ -20,7 +20,9 @@ class Section(BaseModel):
 
 class PopulationConfig(Section):
     csv: str = Field("", description="file with client,epsilon,delta,size; empty: use a budget mix")
-    clients: int = Field(600, ge=1, description="how many clients (with a budget mix)")
+    clients: int = Field(
+        600, ge=1, description="how many clients, with a budget mix; a natural partition has its own"
+    )
     budgets: str = Field(
         "0.5-1.5-3",
         description="who gets which epsilon: 10-20-30, 0.5-1.5-3, uniform:0.1,1, pareto:2,0.5, "
@@ -49,7 +51,7 @@ class DataConfig(Section):
 
 class ModelConfig(Section):
     name: str = Field(
-        "cnn_small",
+        "mlp",
         description="linear, mlp, cnn_small, cnn, lstm, or your own package.module:factory",
     )
 
@@ -64,6 +66,9 @@ class PlanConfig(Section):
         description="chance of a client to take part in a round (mean over clients)",
     )
     clip: float = Field(0.5, gt=0, description="bound on the norm of an update (mean over clients)")
+    share: float = Field(
+        1.0, gt=0, le=1, description="of each epsilon: keep some for later runs on the same ledger"
+    )
     options: dict[str, Parameter] = Field(
         default_factory=dict, description="further parameters of the method"
     )

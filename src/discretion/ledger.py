@@ -106,8 +106,8 @@ class Ledger:
                     raise LedgerError(
                         f"client {name} has the budget (epsilon {known[name][0]:g}, delta "
                         f"{known[name][1]:g}) in {self._path}, but (epsilon {budget[0]:g}, delta "
-                        f"{budget[1]:g}) in the population. A budget holds for life: use the one on "
-                        "record, or another ledger for other data."
+                        f"{budget[1]:g}) in the population. A budget holds for life: use the "
+                        "population.csv of the earlier run, or another ledger for other data."
                     )
             self._db.executemany("INSERT INTO client VALUES (?, ?, ?)", new)
 
@@ -133,10 +133,11 @@ class Ledger:
                         "its noise: start a new run for another one."
                     )
                 return
-            self._refuse_overspending(plan, accept_no_privacy)
+            self.consider(plan, accept_no_privacy)
             self._record(run, plan, noise)
 
-    def _refuse_overspending(self, plan: Plan, accept_no_privacy: bool) -> None:
+    def consider(self, plan: Plan, accept_no_privacy: bool = False) -> None:
+        """Raise BudgetError if the plan would not be admitted now; nothing is recorded."""
         before = self._steps(whole_plans=True)
         total = TIGHT.epsilon(before.then(plan.steps()), self.population.delta)
         over = np.flatnonzero(~(total <= self.population.epsilon))
@@ -148,7 +149,8 @@ class Ledger:
             f"{len(over)} of {len(total)} clients refuse this plan; worst is client "
             f"{self.population.client[worst]}: epsilon {already[worst]:.4g} is spent or promised "
             f"already and would become {total[worst]:.4g} > budget "
-            f"{self.population.epsilon[worst]:.4g}. Plan with what is left, or raise its budget."
+            f"{self.population.epsilon[worst]:.4g}. Give this run a smaller share of the budgets "
+            "(-c plan.share=0.5), if enough is left."
         )
 
     def _record(self, run: str, plan: Plan, noise: str) -> None:

@@ -334,7 +334,8 @@ def parse(text: str, kind: type[AnyRecord], what: str) -> AnyRecord:
         return kind.model_validate_json(text)
     except ValidationError as problem:
         lines = (
-            ".".join(str(part) for part in error["loc"]) + f": {error['msg'].lower()}, found "
+            ".".join(str(part) for part in error["loc"] or ("the file",))
+            + f": {error['msg'].lower()}, found "
             f"{reprlib.repr(error['input'])}"
             for error in problem.errors()[:5]
         )

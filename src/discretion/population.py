@@ -230,12 +230,20 @@ def _parse_rows(text: str, source: str) -> Population:
     )
 
 
+def _number(text: str) -> float:
+    """As Python reads it, but without 1_000, and infinite only where it says so."""
+    value = float(text)
+    if "_" in text or (math.isinf(value) and "inf" not in text.lower()):
+        raise ValueError(text)
+    return value
+
+
 def _numbers(row: dict[str, str], names: list[str]) -> tuple[dict[str, float], list[str]]:
     values: dict[str, float] = {}
     problems = []
     for name in names:
         try:
-            values[name] = float(row[name])
+            values[name] = _number(row[name])
         except ValueError:
             found = repr(row[name]) if row[name] else "missing"
             problems.append(f"{name} is {found}; expected a number")

@@ -158,8 +158,8 @@ def _by_owner(dataset: Dataset, declared: Population | None) -> tuple[tuple[str,
         if set(declared.client) != set(names):
             odd = sorted(set(declared.client) ^ set(names))
             raise DataError(
-                f"the population and the data set name different clients, such as {', '.join(odd[:5])}: "
-                f"{len(declared)} in the population, {len(names)} own records in {dataset.name}"
+                f"the population and the data set name different clients, such as {', '.join(odd[:5])}; "
+                f"the population has {len(declared)}, {dataset.name} has records of {len(names)}"
             )
         number = {name: i for i, name in enumerate(declared.client)}
         owner = np.array([number.get(name, -1) for name in dataset.owners])[owner]
@@ -174,7 +174,8 @@ def plan_of(config: Config, population: Population) -> Plan:
     taken = find(config.plan.method).parameters
     shared = {"rounds": config.plan.rounds, "rate": config.plan.rate, "clip": config.plan.clip}
     parameters = {name: value for name, value in shared.items() if name in taken}
-    return make_plan(config.plan.method, population, {**parameters, **config.plan.options})
+    part = replace(population, epsilon=population.epsilon * config.plan.share)
+    return make_plan(config.plan.method, part, {**parameters, **config.plan.options})
 
 
 @dataclass(frozen=True)
@@ -200,13 +201,16 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> Task:
     """Plan, certify and write a new run folder: all of it or nothing."""
     if folder.path.exists() and any(folder.path.iterdir()):
         raise ConfigError(
-            f"{folder.path} is in use. Give another --out, or --resume to go on with what is there."
+            f"{folder.path} exists already. Give another --out, or --resume to go on with a run in it."
         )
     config = config.anchored()
     task = set_up(config, dataset)
     plan = plan_of(config, task.population)
     certificate = certify(plan, task.population)
     certificate.require(plan, config.train.accept_no_privacy)
+    if config.ledger:
+        with Ledger(config.ledger, task.population) as ledger:
+            ledger.consider(plan, config.train.accept_no_privacy)
     about = {
         "id": task.name,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -34,13 +34,13 @@ def print_json(record: dict[str, Any]) -> None:
 
 
 def epsilon(value: float) -> str:
-    """Four significant digits, never rounded down: spent must not look smaller than it is."""
+    """Five significant digits, never rounded down: spent must not look smaller than it is."""
     if math.isinf(value):
         return "∞"
     if value == 0:
         return "0"
-    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
-    return f"{math.ceil(value / unit - 1e-9) * unit:.4g}"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 4)
+    return f"{math.ceil(value / unit - 1e-9) * unit:.5g}"
 
 
 def span(values: Floats) -> str:
@@ -190,7 +190,8 @@ def comparison_table(rows: Sequence[Summary]) -> Table:
         spent = [epsilon(row.spent[name]) if name in row.spent else "" for name in classes]
         if not few:
             shares = np.array([row.spent[name] / row.budget[name] for name in row.spent])
-            spent = ["∞" if np.isinf(shares).any() else f"{shares.min():.0%} to {shares.max():.0%}"]
+            low, high = (f"{share:.0%}" for share in (shares.min(), shares.max()))
+            spent = ["∞" if np.isinf(shares).any() else low if low == high else f"{low} to {high}"]
         label = f"{row.label}\n[dim]{'; '.join(row.remarks)}[/]" if row.remarks else row.label
         table.add_row(label, _accuracy(row), *spent, VERDICTS[row.verdict])
     return table

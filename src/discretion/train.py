@@ -99,7 +99,7 @@ def train(
     if not state.round <= len(on_record) <= state.round + 1:
         raise LedgerError(
             f"the ledger has {len(on_record)} rounds of run {run} and the model has {state.round}: the same "
-            "run was done before, or its folder changed or restored. Start a new run, with another seed."
+            "run was done before, or its folder changed or restored. Start a new run."
         )
     for number, status in on_record:
         if status == "reserved" and number <= state.round:

@@ -77,7 +77,7 @@ class Certificate:
         if plan.digest() != self.plan:
             raise PlanError(
                 f"this certificate is of plan {self.plan[:12]}…, not of {plan.digest()[:12]}…: "
-                "the plan was changed after it was certified. Certify it again."
+                "the plan was changed after it was certified. Plan again, or put it back."
             )
         over = self.overspent
         if len(over) == 0 or (self.promises_nothing and accept_no_privacy):
@@ -85,7 +85,8 @@ class Certificate:
         if self.promises_nothing:
             raise BudgetError(
                 f"{self.method} gives no privacy: epsilon is infinite for every client. "
-                "To run it all the same, on data that may be published, set accept_no_privacy = true."
+                "To run it all the same, on data that may be published, set accept_no_privacy = true "
+                "under [train]."
             )
         raise BudgetError(overspend_message(self))
 

@@ -180,7 +180,7 @@ def class_name(low: float, high: float) -> str:
 
 
 def _budget_class(runs: Sequence[Run], k: int) -> BudgetClass:
-    spent = np.array([run.certificate.spent[run.worst[k]] for run in runs])
+    spent = np.array([run.spent[k] for run in runs])
     budget = np.array([run.certificate.budget[run.worst[k]] for run in runs])
     with np.errstate(invalid="ignore"):
         top = int(np.argmax(np.nan_to_num(spent / budget, nan=-1.0)))

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import numpy as np
 
 from discretion import config as settings
-from discretion.accounting import Certificate
+from discretion.accounting import Certificate, Pld
 from discretion.config import Config
 from discretion.errors import InputError
 from discretion.plan import Plan
@@ -88,6 +88,14 @@ class Run:
         with np.errstate(invalid="ignore"):
             share = np.nan_to_num(self.certificate.spent / self.certificate.budget, nan=-1.0)
         return np.array([np.flatnonzero(member == k)[share[member == k].argmax()] for k in range(len(names))])
+
+    @cached_property
+    def spent(self) -> Floats:
+        """(C,) by that client of each class: of the whole plan, or of the rounds on record so far."""
+        if self.finished:
+            return self.certificate.spent[self.worst]
+        rounds = self.ledger.reserved if self.ledger else self.history.done
+        return Pld().epsilon(self.plan.steps(rounds).of(self.worst), self.population.delta[self.worst])
 
     @cached_property
     def broken(self) -> str:
