@@ -203,3 +203,14 @@ def test_an_interrupt_says_what_is_kept(discretion: Cli, monkeypatch: pytest.Mon
     monkeypatch.setattr(cli.experiments, "read_study", interrupted)
     done = discretion("demo")
     assert done.code == 130 and "What is done is kept" in done.err
+
+
+def test_what_the_papers_charge_stands_beside_what_is_true(discretion: Cli) -> None:
+    shown = discretion("check", "--accounting", "paper")
+    assert shown.code == 0 and "Kiani et al." in shown.out and "broken" in shown.out
+    assert all(len(line) <= 80 for line in shown.out.splitlines())
+    rows = json.loads(discretion("check", "--accounting", "paper", "--json").out)["papers"]
+    assert len({row["paper"] for row in rows}) == 5
+    assert {row["verdict"] for row in rows} == {"kept", "broken", "unproven"}
+    for words in (["check"], ["check", "--accounting", "guess"]):
+        assert discretion(*words).code == 2

@@ -146,18 +146,28 @@ def plan(
 
 @app.command()
 def check(
-    target: Annotated[Path, typer.Argument(help="A run folder, or a plan.json.")],
+    target: Annotated[Path | None, typer.Argument(help="A run folder, or a plan.json.")] = None,
     people: Annotated[Path | None, typer.Argument(metavar="POPULATION", help="CSV, with a plan.json")] = None,
     accountant: Annotated[
         str, typer.Option(help="pld, dp-accounting (a second opinion) or renyi (looser).")
     ] = "pld",
+    accounting: Annotated[
+        str, typer.Option(help="tight; or paper: what the papers charge, and what their noise truly costs.")
+    ] = "tight",
     json_: Json = False,
 ) -> None:
     """Prove, or disprove, that a plan stays within every client's budget.
 
     Exits with 3 and names who would overspend if it does not. Examples:
-    `discretion check plan.json population.csv`, `discretion check runs/first --accountant dp-accounting`
+    `discretion check plan.json population.csv`, `discretion check runs/first --accountant dp-accounting`,
+    `discretion check --accounting paper`
     """
+    if accounting == "paper":
+        return _show_papers(json_)
+    if accounting != "tight":
+        raise InputError(f"unknown accounting {accounting!r}; known are tight and paper")
+    if target is None:
+        raise InputError("give a run folder or a plan.json to check, or --accounting paper")
     folder = RunFolder(target)
     if target.is_dir():
         folder.require()
@@ -299,6 +309,19 @@ def data(
             f"{name}: {sizes['train']:,} training and {sizes['test']:,} test records, "
             f"{found.classes} classes, from {found.source}"
         )
+
+
+def _show_papers(as_json: bool) -> None:
+    from discretion.accounting.papers import comparison
+
+    if not as_json:
+        terminal.say("Computing what the papers' noise costs: about ten seconds.")
+    rows = comparison()
+    if as_json:
+        records = [{**vars(row), "ratio": row.ratio, "verdict": row.verdict} for row in rows]
+        terminal.print_json({"papers": records})
+    else:
+        terminal.show_papers(rows)
 
 
 def _show(made: Plan, clients: Population, certificate: Certificate, as_json: bool) -> None:

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from discretion.accounting import Certificate
+from discretion.accounting.papers import RUNS, Comparison
 from discretion.methods import Method
 from discretion.plan import Plan, dump
 from discretion.population import Floats, Population
@@ -174,6 +175,34 @@ def data_table(entries: Sequence[Entry]) -> Table:
         size = f"{entry.download / 1e6:.0f} MB" if entry.download else ""
         table.add_row(entry.name, records, size, entry.licence, entry.about)
     return table
+
+
+def show_papers(rows: Sequence[Comparison]) -> None:
+    """For each paper a table: what it promises, what its noise costs, what noise would be enough."""
+    for paper in dict.fromkeys(row.paper for row in rows):
+        table = Table(title=paper, title_justify="left")
+        for heading in ("setting", "promised", "Rényi", "PLD", "", "noise", "needed"):
+            table.add_column(heading, justify="left" if heading in ("setting", "") else "right")
+        for row in (row for row in rows if row.paper == paper):
+            fixed = row.run == "fixed number"  # then Rényi bounds from above and PLD from below
+            table.add_row(
+                f"{row.source}: {row.setting}\n[dim]{row.run}[/]",
+                f"{row.epsilon:.3g}",
+                ("≤ " if fixed else "") + f"{row.epsilon_renyi:.3g}",
+                ("≥ " if fixed else "") + f"{row.epsilon_pld:.3g}",
+                PROMISES[row.verdict],
+                f"{row.multiplier:.3g}",
+                f"{row.needed_pld:.3g}",
+            )
+        out.print(table)
+    for name, meaning in RUNS.items():
+        out.print(f"[dim]{name}:[/] {meaning}")
+    out.print(
+        "[dim]noise, needed:[/] the paper's noise multiplier, and the least that keeps the promise (PLD)"
+    )
+
+
+PROMISES = {"kept": "[green]kept[/]", "broken": "[bold red]broken[/]", "unproven": "[yellow]unproven[/]"}
 
 
 def comparison_table(rows: Sequence[Summary]) -> Table:
