@@ -330,3 +330,10 @@ def test_what_is_not_a_certificate_is_refused(key: str, value: object) -> None:
 def test_other_files_are_refused(text: str) -> None:
     with pytest.raises(PlanError, match="not a certificate of Discretion"):
         Certificate.from_json(text)
+
+
+def test_the_share_of_an_infinite_budget_is_nothing() -> None:
+    population = Population.of([1.0, math.inf])
+    certificate = certify(gaussian_plan(population), population)
+    assert certificate.share.tolist() == [certificate.spent[0] / 1.0, 0.0]
+    assert certificate.spent[1] > 0

@@ -1,6 +1,7 @@
 """The command line as people and machines use it: output, JSON, exit codes, errors that say what to do."""
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,8 @@ def test_every_command_explains_itself(discretion: Cli) -> None:
 def test_a_population_is_printed_as_csv(discretion: Cli, people: Path) -> None:
     lines = people.read_text().splitlines()
     assert lines[0] == "client,epsilon,delta,size" and len(lines) == 13
+    record = json.loads(discretion("population", "groups:2,inf", "--clients", "4", "--json").out)
+    assert sorted(map(float, record["epsilon"])) == [2, 2, math.inf, math.inf]
     wrong = discretion("population", "gruops:1,2")
     assert wrong.code == 2 and "unknown budget mix" in wrong.err
 
@@ -118,6 +121,7 @@ def test_other_accountants_agree_or_find_more(discretion: Cli, people: Path) -> 
 
 
 def test_init_then_run_then_report(discretion: Cli, small_config: Path, tmp_path: Path) -> None:
+    assert json.loads(discretion("init", "other.toml", "--json").out) == {"config": "other.toml"}
     assert discretion("init", "new.toml").code == 0
     again = discretion("init", "new.toml")
     assert again.code == 2 and "exists already" in again.err
@@ -144,6 +148,7 @@ def test_init_then_run_then_report(discretion: Cli, small_config: Path, tmp_path
         assert refused.code == 2, words
         assert message in " ".join(refused.err.split()), refused.err
     assert discretion("report", "runs/one", "--out", "again.html").code == 0
+    assert json.loads(discretion("report", "runs/one", "--json").out) == {"report": "runs/one/report.html"}
     assert (tmp_path / "again.html").stat().st_size > 10_000
 
 

@@ -436,3 +436,14 @@ def test_a_delta_that_covers_every_difference_costs_nothing(
 ) -> None:
     """Where the total variation is within delta, epsilon is 0."""
     assert spent([(rate, multiplier, count)], delta) == 0
+
+
+def test_nobody_depends_on_who_is_computed_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit: a certificate and a ledger must come to the same number in different company."""
+    rng = np.random.default_rng(4)
+    rate, multiplier = 10 ** rng.uniform(-3, 0, 40), 10 ** rng.uniform(-0.3, 0.5, 40)
+    steps, delta = Steps.same(rate, multiplier, 30), np.full(40, 1e-5)
+    monkeypatch.setattr("discretion.accounting.pld.REMEMBERED", -1)  # forget everything between calls
+    together = Pld().epsilon(steps, delta)
+    for i in (0, 7, 21, 39):
+        assert Pld().epsilon(steps.of(np.array([i])), delta[:1]) == together[i]

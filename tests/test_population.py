@@ -1,6 +1,7 @@
 """A population holds what was declared, exactly; what cannot be is refused whole, with every reason."""
 
 import dataclasses
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,11 @@ from discretion.population import COLUMNS, Population
 
 HEADER = "client,epsilon,delta,size\n"
 
-names = st.text(min_size=1).filter(lambda name: name == name.strip() and name.isprintable())
+names = (
+    st.text(min_size=1)
+    .map(lambda name: unicodedata.normalize("NFC", name.strip()))
+    .filter(lambda name: name and name == name.strip() and name.isprintable())
+)
 epsilons = st.floats(min_value=0, exclude_min=True)  # infinities and subnormal numbers, too
 deltas = st.floats(0, 1, exclude_min=True, exclude_max=True)
 sizes = st.integers(1, 2**53)

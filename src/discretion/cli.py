@@ -86,6 +86,7 @@ def _study(study: experiments.Study, out: Path, workers: int, as_json: bool) -> 
 @app.command()
 def init(
     path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("config.toml"),
+    json_: Json = False,
 ) -> None:
     """Write a config.toml with every setting, its default and what it means.
 
@@ -94,7 +95,10 @@ def init(
     if path.exists():
         raise InputError(f"{path} exists already: give another name")
     path.write_text(config.template(), encoding="utf-8")
-    terminal.say(f"Wrote {path}. Next: discretion run {path} --out runs/first")
+    if json_:
+        terminal.print_json({"config": str(path)})
+    else:
+        terminal.say(f"Wrote {path}. Next: discretion run {path} --out runs/first")
 
 
 @app.command()
@@ -104,13 +108,19 @@ def population(
     delta: Annotated[float, typer.Option(help="Each client's delta.")] = 1e-5,
     size: Annotated[int, typer.Option(min=1, help="Each client's number of records.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Who gets which budget.")] = 0,
+    json_: Json = False,
 ) -> None:
     """Print a population as CSV: who takes part, with which budget.
 
     Example: `discretion population 10-20-30 --clients 100 > population.csv`
     """
     epsilon = budgets.draw(mix, clients, stream(seed, Purpose.BUDGETS))
-    sys.stdout.write(Population.of(epsilon, delta, size).to_csv())
+    made = Population.of(epsilon, delta, size)
+    if json_:
+        columns = {"epsilon": made.epsilon, "delta": made.delta, "size": made.size}
+        terminal.print_json({"client": list(made.client)} | {k: v.tolist() for k, v in columns.items()})
+    else:
+        sys.stdout.write(made.to_csv())
 
 
 @app.command()
@@ -250,6 +260,7 @@ def compare(
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file to write.")] = None,
+    json_: Json = False,
 ) -> None:
     """Write report.html, one file that needs nothing else, from what is in the run folders.
 
@@ -259,7 +270,10 @@ def report(
 
     path = out or runs[0] / "report.html"
     write(_runs_in(runs), path)
-    terminal.say(f"Wrote {path}. {_how_to_open(path)}")
+    if json_:
+        terminal.print_json({"report": str(path)})
+    else:
+        terminal.say(f"Wrote {path}. {_how_to_open(path)}")
 
 
 @app.command()

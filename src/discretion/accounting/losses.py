@@ -239,11 +239,16 @@ def _product(spectra: Sequence[tuple[Complexes, Floats, Floats]], size: int) -> 
     for spectrum, error, count in spectra:
         log_sizes.append(np.log(np.abs(spectrum) + error))
         log_size += count * log_sizes[-1]
-    kept = int(np.flatnonzero((log_size > np.log(NEGLIGIBLE)).any(axis=0))[-1]) + 1
+    # where each client's own spectrum ends, and a sum that adds one by one: so no client's answer depends,
+    # even in its last digit, on who is computed beside it
+    ends = len(log_size[0]) - np.argmax((log_size > np.log(NEGLIGIBLE))[:, ::-1], axis=1)
+    kept = int(ends.max())
+    mine = np.arange(kept) < ends[:, None]
     noise = np.full((len(log_size), 1), NEGLIGIBLE)
-    product = np.ones((len(log_size), kept), dtype=np.complex128)
+    product = mine.astype(np.complex128)
     for (spectrum, error, count), own in zip(spectra, log_sizes, strict=True):
-        rest = np.exp(2 * (log_size - own)[:, :kept]).sum(axis=1, keepdims=True)
+        others = np.where(mine, np.exp(2 * (log_size - own)[:, :kept]), 0.0)
+        rest = np.cumsum(others, axis=1)[:, -1:]
         noise += count * (error + 8 * UNIT * np.sqrt(size)) * np.sqrt(2 * rest) / size
         left, base = count.astype(np.int64), spectrum[:, :kept]
         while left.any():
