@@ -374,3 +374,23 @@ def test_a_relative_ledger_is_found_from_everywhere(
     monkeypatch.chdir(tmp_path / "elsewhere")
     execute(run)
     assert (tmp_path / "shared.sqlite").exists() and not (tmp_path / "elsewhere" / "shared.sqlite").exists()
+
+
+def test_cryptographic_noise_is_not_repeatable_but_can_be_resumed(small_config: Path, tmp_path: Path) -> None:
+    class Interrupted(Exception):
+        pass
+
+    def stop(progress: Progress) -> None:
+        if progress.round == 2:
+            raise Interrupted
+
+    models = []
+    for name in ("one", "other"):
+        run = make_run(small_config, tmp_path / name, "train.randomness=cryptographic", "plan.rounds=4")
+        with pytest.raises(Interrupted):
+            execute(run, on_round=stop)
+        execute(run)
+        assert [line["round"] for line in read_history(run)] == [1, 2, 3, 4]
+        assert json.loads(run.about.read_text())["randomness"].startswith("deployment: ChaCha20")
+        models.append(run.model.read_bytes())
+    assert models[0] != models[1]

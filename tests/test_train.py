@@ -12,6 +12,7 @@ from discretion.accounting import certify
 from discretion.errors import BudgetError, LedgerError, PlanError
 from discretion.ledger import Ledger
 from discretion.methods import make_plan
+from discretion.noise import Cryptographic, Seeded
 from discretion.plan import Phase, Plan
 from discretion.population import Population
 from discretion.streams import Purpose, run_stream
@@ -93,7 +94,9 @@ def test_two_plans_under_one_seed_share_neither_noise_nor_coins() -> None:
         next_state(plan, Fixed(np.zeros((200, size))), start, run="r", seed=7).model for plan in plans
     )
     assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(size)
-    chosen = [set(select(phase, run_stream(7, Purpose.COINS, "r", plan.digest(), 1))) for plan in plans]
+    chosen = [
+        set(select(phase, Seeded(run_stream(7, Purpose.COINS, "r", plan.digest(), 1)))) for plan in plans
+    ]
     assert chosen[0] != chosen[1]
 
 
@@ -103,7 +106,7 @@ def test_coins_are_independent_and_of_the_planned_rate() -> None:
     plan, rounds = plan_of(phase), 20_000
     came = np.zeros((rounds, 5), dtype=bool)
     for number in range(rounds):
-        came[number, select(phase, run_stream(3, Purpose.COINS, "r", plan.digest(), number))] = True
+        came[number, select(phase, Seeded(run_stream(3, Purpose.COINS, "r", plan.digest(), number)))] = True
     assert not came[:, 0].any()
     assert came[:, 4].all()
     for k in (1, 2, 3):
@@ -112,6 +115,22 @@ def test_coins_are_independent_and_of_the_planned_rate() -> None:
     assert abs(np.corrcoef(came[:, 2], came[:, 3])[0, 1]) < 5 / np.sqrt(rounds)
     assert abs(np.corrcoef(came[1:, 2], came[:-1, 2])[0, 1]) < 5 / np.sqrt(rounds)
     assert len(np.unique(came[:, 1:4].sum(axis=1))) == 4
+
+
+def test_without_a_seed_coins_and_noise_come_from_the_operating_system() -> None:
+    phase, size = two_pools(clients=400), 40_000
+    plan = plan_of(replace(phase, weight=np.array([1.0, 0.0])))
+    start = State.start(np.zeros(size, np.float32))
+    one, other = (
+        next_state(plan, Fixed(np.zeros((400, size))), start, run="r", seed=None).model for _ in range(2)
+    )
+    for model in (one, other):
+        assert model.std() == pytest.approx(phase.noise[0], rel=0.03)
+        assert stats.kstest(model / phase.noise[0], "norm").pvalue > 1e-5
+    assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(size)
+    coins = [select(phase, Cryptographic()) for _ in range(50)]
+    assert stats.binomtest(sum(map(len, coins)), 50 * 400, 0.5).pvalue > 1e-5
+    assert len({tuple(chosen) for chosen in coins}) == 50
 
 
 def test_a_clipped_update_is_never_longer_than_its_clip() -> None:

@@ -82,13 +82,16 @@ class TrainConfig(Section):
     server_momentum: float = Field(0.0, ge=0, lt=1, description="of the server; costs no privacy")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations on the test records")
     threads: int = Field(0, ge=0, description="threads of torch; 0: as many as there are cores")
+    randomness: Literal["seeded", "cryptographic"] = Field(
+        "seeded", description="of coins and noise: seeded (simulation) or cryptographic (not repeatable)"
+    )
     accept_no_privacy: bool = Field(
         False, description="run a plan that protects nobody, on data that may be published"
     )
 
 
 class Config(Section):
-    seed: int = Field(0, ge=0, description="of everything random; the noise too, so: simulation only")
+    seed: int = Field(0, ge=0, description="of clients, weights and batches, and of seeded coins and noise")
     ledger: str = Field("", description="a ledger shared with other runs; empty: one of its own")
     population: PopulationConfig = PopulationConfig()
     data: DataConfig = DataConfig()

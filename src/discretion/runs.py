@@ -24,6 +24,7 @@ from discretion.config import Config, read
 from discretion.errors import ConfigError, DataError, InputError
 from discretion.ledger import Ledger
 from discretion.methods import find, make_plan
+from discretion.noise import Cryptographic
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.streams import Purpose, stream
@@ -35,6 +36,10 @@ from discretion.train import Server, State, train
 if TYPE_CHECKING:
     from discretion.clients.local import LocalClients
 
+STATEMENTS = {
+    "seeded": "simulation: coins and noise come from the seed in config.toml",
+    "cryptographic": Cryptographic().statement,
+}
 Report = Callable[[str], None]
 
 
@@ -218,7 +223,7 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> Task:
         "python": platform.python_version(),
         "data": dataset.name,
         "source": dataset.source,
-        "randomness": "simulation: coins and noise come from the seed in config.toml",
+        "randomness": STATEMENTS[config.train.randomness],
     }
     folder.path.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.path.name}-", dir=folder.path.parent))
@@ -298,7 +303,7 @@ def _execute(
         ledger,
         state,
         run=task.name,
-        seed=config.seed,
+        seed=config.seed if config.train.randomness == "seeded" else None,
         server=Server(config.train.server_learning_rate, config.train.server_momentum),
         accept_no_privacy=config.train.accept_no_privacy,
     )

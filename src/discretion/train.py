@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from discretion.accounting import Certificate
 from discretion.errors import LedgerError, PlanError
 from discretion.ledger import Ledger
+from discretion.noise import Cryptographic, Seeded, Source
 from discretion.plan import Phase, Plan
 from discretion.population import Floats, Ints
 from discretion.streams import Purpose, run_stream
@@ -75,12 +76,13 @@ def train(
     state: State,
     *,
     run: str,
-    seed: int,
+    seed: int | None,
     server: Server = PLAIN,
     accept_no_privacy: bool = False,
 ) -> Iterator[State]:
     """Do the rounds that are left, and yield the state after each.
 
+    With a seed this is a simulation; without (None), coins and noise come from the operating system.
     A caller that wants to survive a crash makes the state durable before it asks for the next: only then
     is the round committed.
 
@@ -89,7 +91,8 @@ def train(
         A round is reserved in the ledger before a client is asked for anything.
         The state after a round depends on nothing but the state before it, the run's name, the plan, the
         seed, the server and what the clients answer to the same order; where these are the same, a run
-        that was killed and resumed ends with the same model.
+        that was killed and resumed ends with the same model. Without a seed it ends with another one:
+        what was not made durable was not released.
     """
     certificate.require(plan, accept_no_privacy)
     if certificate.population != ledger.population.digest():
@@ -112,32 +115,41 @@ def train(
     ledger.finish(run)
 
 
-def _fingerprint(seed: int) -> str:
+def _fingerprint(seed: int | None) -> str:
     """Tells one seed from another without saying which it is."""
+    if seed is None:
+        return "the operating system"
     return "a seed of fingerprint " + hashlib.sha256(f"discretion {seed}".encode()).hexdigest()[:12]
 
 
 def next_state(
-    plan: Plan, clients: Clients, state: State, *, run: str, seed: int, server: Server = PLAIN
+    plan: Plan, clients: Clients, state: State, *, run: str, seed: int | None, server: Server = PLAIN
 ) -> State:
     """One round."""
     number = state.round + 1
     phase = plan.phases[plan.phase_of(number)]
-    chosen = select(phase, run_stream(seed, Purpose.COINS, run, plan.digest(), number))
-    key = int(run_stream(seed, Purpose.BATCHES, run, plan.digest(), number).integers(2**63))
+
+    def source(purpose: Purpose, pool: int = 0) -> Source:
+        if seed is None:
+            return Cryptographic()
+        return Seeded(run_stream(seed, purpose, run, plan.digest(), number, pool))
+
+    chosen = select(phase, source(Purpose.COINS))
+    key = int(source(Purpose.BATCHES).words(1)[0])
     updates = clients.updates(Order(number, key, state.model, chosen))
     sums = clipped_sums(phase, updates, chosen, len(state.model))
     for pool, std in enumerate(phase.noise):
-        add_noise(sums[pool], float(std), run_stream(seed, Purpose.NOISE, run, plan.digest(), number, pool))
+        if std > 0:
+            sums[pool] += source(Purpose.NOISE, pool).gaussian(len(state.model), float(std))
     step = phase.weight @ sums
     velocity = (server.momentum * state.velocity + step).astype(np.float32)
     model = (state.model + server.learning_rate * velocity).astype(np.float32)
     return State(number, model, velocity)
 
 
-def select(phase: Phase, rng: np.random.Generator) -> Ints:
+def select(phase: Phase, source: Source) -> Ints:
     """The clients of a round: an independent coin for each, of the probability that is accounted for."""
-    return np.flatnonzero(rng.random(len(phase.rate)) < phase.rate)
+    return np.flatnonzero(source.uniform(len(phase.rate)) < phase.rate)
 
 
 def clipped_sums(phase: Phase, updates: Iterator[Updates], asked: Ints, size: int) -> Floats:
@@ -173,9 +185,3 @@ def clip_factor(change: Matrix, clip: Floats) -> Floats:
         norm = np.sqrt(np.einsum("kd,kd->k", change, change, dtype=np.float64))
         factor = np.where(norm > clip * (1 - ROUNDING), clip * (1 - ROUNDING) / norm, 1.0)
     return np.where(np.isfinite(norm), factor, 0.0)
-
-
-def add_noise(total: Floats, std: float, rng: np.random.Generator) -> None:
-    """Add Gaussian noise to each coordinate, in place."""
-    if std > 0:
-        total += std * rng.standard_normal(len(total))
