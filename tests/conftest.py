@@ -3,6 +3,11 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# the same examples in every run: a failure can be repeated, and a green run says what was tried
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
 
 SMALL = """
 seed = 3

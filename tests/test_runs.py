@@ -158,7 +158,7 @@ def test_killed_ten_times_at_random_moments_it_ends_as_if_never_killed(
     small_config: Path, tmp_path: Path
 ) -> None:
     """By signal 9, through the command line, from before the folder exists until the end."""
-    small_config.write_text(small_config.read_text().replace("rounds = 8", "rounds = 24"))
+    small_config.write_text(small_config.read_text().replace("rounds = 8", "rounds = 60"))
     whole = make_run(small_config, tmp_path / "whole")
     execute(whole)
     run = RunFolder(tmp_path / "killed")
@@ -185,7 +185,7 @@ def test_killed_ten_times_at_random_moments_it_ends_as_if_never_killed(
         if run.model.exists() and process.returncode == 0:
             break
     assert kills == 10
-    same_end(run, whole, rounds=24)
+    same_end(run, whole, rounds=60)
 
 
 def test_only_one_process_may_run_it(small_config: Path, tmp_path: Path) -> None:
