@@ -19,7 +19,6 @@ import safetensors.numpy
 
 from discretion import __version__, budgets
 from discretion.accounting import Certificate, certify
-from discretion.accounting.certify import share_of
 from discretion.config import Config, read
 from discretion.errors import ConfigError, DataError, InputError
 from discretion.ledger import Ledger
@@ -294,8 +293,6 @@ def _execute(
 ) -> None:
     state = _read_checkpoint(folder) or State.start(task.clients.initial())
     _drop_later_history(folder, state.round)
-    spent = certificate.spending
-    share = share_of(spent.epsilon, spent.budget[:, None]).max(axis=0)
     rounds = train(
         plan,
         certificate,
@@ -315,8 +312,8 @@ def _execute(
         _append(folder.history, json.dumps(record) + "\n")
         _write_checkpoint(folder, state)
         if on_round:
-            now = float(np.interp(state.round, spent.rounds, share))
-            on_round(Progress(state.round, plan.rounds, record.get("accuracy"), now))
+            spent = certificate.spending.share(state.round)
+            on_round(Progress(state.round, plan.rounds, record.get("accuracy"), spent))
     _write_safely(folder.model, safetensors.numpy.save(task.clients.named(state.model)))
     folder.checkpoint.unlink(missing_ok=True)
 

@@ -10,7 +10,7 @@ import numpy as np
 from discretion.accounting.spent import TIGHT, Accountant, spent
 from discretion.errors import BudgetError, PlanError
 from discretion.plan import Plan, Record, dump, parse
-from discretion.population import Floats, Population
+from discretion.population import Floats, Ints, Population
 
 Format = Literal["discretion-certificate/1"]
 FORMAT: Format = "discretion-certificate/1"
@@ -32,6 +32,11 @@ class Spending:
     classes: tuple[str, ...]
     budget: Floats  # (C,)
     epsilon: Floats  # (C, len(rounds))
+
+    def share(self, done: int) -> float:
+        """The largest share of a budget that any client has spent after `done` rounds."""
+        shares = share_of(self.epsilon, self.budget[:, None]).max(axis=0)
+        return float(np.interp(done, self.rounds, shares))
 
 
 @dataclass(frozen=True)
@@ -206,8 +211,7 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
 
 def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: Accountant) -> Spending:
     names, member = population.classes()
-    share = share_of(epsilon, population.epsilon)
-    worst = np.array([np.flatnonzero(member == k)[np.argmax(share[member == k])] for k in range(len(names))])
+    worst = worst_of(member, share_of(epsilon, population.epsilon))
     points = np.unique(np.linspace(1, plan.rounds, min(plan.rounds, MOST_POINTS)).round()).astype(int)
     curve = [accountant.epsilon(plan.steps(int(t)).of(worst), population.delta[worst]) for t in points]
     return Spending(
@@ -216,6 +220,11 @@ def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: A
         budget=population.epsilon[worst],
         epsilon=np.stack([np.zeros(len(names)), *curve], axis=1),
     )
+
+
+def worst_of(member: Ints, share: Floats) -> Ints:
+    """(C,) in each class, by its number in (N,) `member`, the client that spends most of its budget."""
+    return np.array([np.flatnonzero(member == k)[np.argmax(share[member == k])] for k in np.unique(member)])
 
 
 def share_of(spent: Floats, budget: Floats) -> Floats:

@@ -33,9 +33,8 @@ class Renyi:
         return convert(total, delta)
 
 
-def convert(divergence: Floats, delta: Floats) -> Floats:
+def convert(divergence: Floats, delta: Floats, orders: Floats = ORDERS) -> Floats:
     """(N,) epsilon at `delta` from Rényi divergences (N, orders): Canonne, Kamath and Steinke 2020."""
-    orders = ORDERS
     log_delta = np.log(delta)[:, None]
     bound = divergence + np.log1p(-1 / orders) - (log_delta + np.log(orders)) / (orders - 1)
     spent = np.maximum(np.min(bound, axis=1), 0.0)

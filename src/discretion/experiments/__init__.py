@@ -10,10 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from discretion.accounting import Certificate
-from discretion.accounting.certify import Spending, share_of
+from discretion.accounting.certify import Spending
 from discretion.config import Config, make
 from discretion.errors import ConfigError, DataError, DiscretionError
 from discretion.methods import find
@@ -140,11 +138,10 @@ def _start(folder: RunFolder) -> "subprocess.Popen[bytes]":
 def _look(folder: RunFolder, spending: Spending) -> Running:
     history = read_history(folder)
     accuracies = [line["accuracy"] for line in history if "accuracy" in line]
-    share = share_of(spending.epsilon, spending.budget[:, None]).max(axis=0)
     return Running(
         folder.path.name,
         len(history),
         spending.rounds[-1],
         accuracies[-1] if accuracies else None,
-        float(np.interp(len(history), spending.rounds, share)),
+        spending.share(len(history)),
     )

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from discretion.accounting.certify import WHO, Adversary
+from discretion.accounting.certify import WHO, Adversary, share_of
 from discretion.methods import METHODS
 from discretion.population import Floats, Ints
 from discretion.report.reading import Run
@@ -182,8 +182,7 @@ def class_name(low: float, high: float) -> str:
 def _budget_class(runs: Sequence[Run], k: int) -> BudgetClass:
     spent = np.array([run.spent[k] for run in runs])
     budget = np.array([run.certificate.budget[run.worst[k]] for run in runs])
-    with np.errstate(invalid="ignore"):
-        top = int(np.argmax(np.nan_to_num(spent / budget, nan=-1.0)))
+    top = int(np.argmax(share_of(spent, budget)))
     mine = [run.classes[1] == k for run in runs]
     pairs = list(zip(runs, mine, strict=True))
     phases = [(run.plan, phase, who) for run, who in pairs for phase in run.plan.phases]

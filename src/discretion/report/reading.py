@@ -15,6 +15,7 @@ import numpy as np
 
 from discretion import config as settings
 from discretion.accounting import Certificate, Pld
+from discretion.accounting.certify import worst_of
 from discretion.config import Config
 from discretion.errors import InputError
 from discretion.plan import Plan
@@ -84,10 +85,7 @@ class Run:
     @cached_property
     def worst(self) -> Ints:
         """(C,) in each budget class, the client that spends the largest share of its budget."""
-        names, member = self.classes
-        with np.errstate(invalid="ignore"):
-            share = np.nan_to_num(self.certificate.spent / self.certificate.budget, nan=-1.0)
-        return np.array([np.flatnonzero(member == k)[share[member == k].argmax()] for k in range(len(names))])
+        return worst_of(self.classes[1], self.certificate.share)
 
     @cached_property
     def spent(self) -> Floats:

@@ -10,8 +10,8 @@ import math
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
-from discretion.accounting.papers.opacus import convert
 from discretion.accounting.pld import Pld
+from discretion.accounting.renyi import convert
 from discretion.plan import Steps
 from discretion.population import Floats
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from discretion.accounting.renyi import convert
 from discretion.plan import Steps
 from discretion.population import Floats
 
@@ -25,13 +26,6 @@ class Opacus:
             pairs, where = np.unique(np.stack([rate, multiplier]), axis=1, return_inverse=True)
             total += count * curve(pairs[0], pairs[1])[where.reshape(-1)]
         return convert(total, delta, ORDERS)
-
-
-def convert(divergence: Floats, delta: Floats, orders: Floats) -> Floats:
-    """(N,) epsilon from Rényi divergences (N, orders): Lemma 3 of Kiani et al., by Canonne et al. 2020."""
-    offset = np.log1p(-1 / orders) - (np.log(delta)[:, None] + np.log(orders)) / (orders - 1)
-    spent = np.maximum((divergence + offset).min(axis=1), 0.0)
-    return np.where((divergence == 0).all(axis=1), 0.0, spent)
 
 
 def curve(rate: Floats, multiplier: Floats) -> Floats:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from discretion.accounting.papers.opacus import ORDERS, Opacus, convert, curve
+from discretion.accounting.papers.opacus import ORDERS, Opacus, curve
+from discretion.accounting.renyi import convert
 from discretion.accounting.solve import noise_multiplier
 from discretion.plan import Steps
 from discretion.population import Floats, Ints
