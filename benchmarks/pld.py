@@ -12,7 +12,7 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as distribution
 
 from discretion.accounting.pld import Pld
-from discretion.plan import Steps
+from discretion.steps import Steps
 
 Setting = tuple[float, float, int, float]  # rate, multiplier, count, delta
 HEAD = (

@@ -23,7 +23,8 @@ from discretion.accounting import (
     spent,
 )
 from discretion.errors import PlanError
-from discretion.plan import Phase, Plan, Steps
+from discretion.plan import Phase, Plan
+from discretion.steps import Steps
 
 PLD, RENYI = Pld(), Renyi()
 BOTH = pytest.mark.parametrize("accountant", [PLD, RENYI], ids=lambda accountant: accountant.name)

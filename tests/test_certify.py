@@ -17,8 +17,9 @@ from discretion.accounting import Certificate, Pld, Renyi, certify, noise_multip
 from discretion.accounting.certify import FORMAT, MOST_POINTS, WHO
 from discretion.errors import BudgetError, LedgerError, PlanError
 from discretion.ledger import Ledger
-from discretion.plan import Phase, Plan, Steps
+from discretion.plan import Phase, Plan
 from discretion.population import Population
+from discretion.steps import Steps
 from discretion.train import Order, State, Updates, train
 
 

@@ -14,7 +14,7 @@ from discretion.accounting.losses import UNIT, View
 from discretion.accounting.pld import Pld
 from discretion.accounting.saddle import Compositions
 from discretion.errors import PlanError
-from discretion.plan import Steps
+from discretion.steps import Steps
 
 # Rate, multiplier, count, delta: dp-accounting's optimistic and pessimistic epsilon, by theirs(...) of
 # benchmarks/pld.py on the grid of grid_for(...). That grid is coarse for the smallest epsilons, hence ours

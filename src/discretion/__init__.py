@@ -24,8 +24,9 @@ from discretion.errors import (
 )
 from discretion.ledger import Ledger
 from discretion.methods import METHODS, make_plan
-from discretion.plan import Phase, Plan, Steps
+from discretion.plan import Phase, Plan
 from discretion.population import Population
+from discretion.steps import Steps
 from discretion.train import Clients, Order, Server, State, Updates, train
 
 __version__ = "0.1.0"

@@ -10,8 +10,9 @@ import numpy as np
 
 from discretion.accounting.spent import TIGHT, Accountant
 from discretion.errors import BudgetError, LedgerError
-from discretion.plan import Plan, Steps
+from discretion.plan import Plan
 from discretion.population import Floats, Population
+from discretion.steps import Steps
 
 VERSION = 1_400_001  # of the tables below; says whose file it is
 SCHEMA = """

@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from discretion.errors import PlanError
 from discretion.population import Floats, Ints
+from discretion.steps import Adjacency, Steps
 
 Format = Literal["discretion-plan/1"]
 Unit = Literal["client"]
-Adjacency = Literal["add_remove"]
 NoiseAt = Literal["server"]
 Parameter = str | float | int | bool
 
@@ -81,49 +81,6 @@ class Phase:
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
-    """Gaussian steps of several clients: all that an accountant ever sees.
-
-    In step s a client's contribution enters with probability rate[s] (a secret coin) a sum that gets
-    noise of `multiplier[s]` times what the client could change it by; that happens count[s] times.
-    """
-
-    rate: Floats  # (S, N)
-    multiplier: Floats  # (S, N)
-    count: Ints  # (S,)
-
-    def __post_init__(self) -> None:
-        steps, clients = len(self.count), self.rate.shape[-1]
-        sound = self.rate.shape == self.multiplier.shape == (steps, clients) and (
-            _all((self.rate >= 0) & (self.rate <= 1) & (self.multiplier >= 0)) and _all(self.count >= 0)
-        )
-        if not sound:
-            raise PlanError(
-                "these steps cannot be: a rate lies between 0 and 1, a multiplier and a count are at least "
-                "0, and there is one of each for each step"
-            )
-
-    def of(self, clients: Ints) -> "Steps":
-        return Steps(self.rate[:, clients], self.multiplier[:, clients], self.count)
-
-    def then(self, later: "Steps") -> "Steps":
-        return Steps(
-            np.concatenate([self.rate, later.rate]),
-            np.concatenate([self.multiplier, later.multiplier]),
-            np.concatenate([self.count, later.count]),
-        )
-
-    @classmethod
-    def none(cls, clients: int) -> "Steps":
-        return cls(np.zeros((0, clients)), np.zeros((0, clients)), np.zeros(0, dtype=np.int64))
-
-    @classmethod
-    def same(cls, rate: Floats, multiplier: Floats, count: int) -> "Steps":
-        """`count` equal steps, each client with its own rate and multiplier, (N,) each."""
-        return cls(rate[None], multiplier[None], np.array([count]))
-
-
-@dataclass(frozen=True, eq=False)
 class Plan:
     """Everything that decides what is released, and so everything that is accounted for."""
 
@@ -170,11 +127,12 @@ class Plan:
 
         Guarantees:
             The sensitivity is never given by hand: adding or removing a client changes its pool's sum
-            by at most its clip, so the multiplier is the pool's noise divided by that clip.
+            by at most its clip, replacing its data by twice that; the multiplier is the pool's noise divided
+            by it.
             A client that cannot change the sum (clip 0) has an infinite multiplier.
         """
         noise = phase.noise[phase.pool]
-        sensitivity = phase.clip
+        sensitivity = phase.clip * (2.0 if self.adjacency == "replace" else 1.0)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             multiplier = np.where(sensitivity > 0, noise / sensitivity, math.inf)
         return phase.rate, multiplier
@@ -194,7 +152,7 @@ class Plan:
             left -= count
         if not counts:
             return Steps.none(len(self.clients))
-        return Steps(np.array(rates), np.array(multipliers), np.array(counts))
+        return Steps(np.array(rates), np.array(multipliers), np.array(counts), self.unit, self.adjacency)
 
     @cached_property
     def classes(self) -> Ints:

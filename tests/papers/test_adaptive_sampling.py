@@ -10,7 +10,7 @@ from scipy.stats import binom
 from discretion.accounting import Pld, gaussian, noise_multiplier
 from discretion.accounting.papers import adaptive_sampling
 from discretion.accounting.papers.adaptive_sampling import MINMAX_SLOPE, SLOPE
-from discretion.plan import Steps
+from discretion.steps import Steps
 
 
 def one(value: float) -> np.ndarray:

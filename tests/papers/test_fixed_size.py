@@ -12,7 +12,7 @@ from scipy.special import ndtr
 
 from discretion.accounting import Pld
 from discretion.accounting.papers import fixed_size, groups, selection
-from discretion.plan import Steps
+from discretion.steps import Steps
 
 DELTA = 1e-5
 

@@ -8,7 +8,7 @@ from scipy.stats import norm
 from discretion.accounting import Pld, Renyi, noise_multiplier
 from discretion.accounting.papers import groups
 from discretion.accounting.papers.groups import TABLE_1, TABLE_3, Setting
-from discretion.plan import Steps
+from discretion.steps import Steps
 
 NAMES = pytest.mark.parametrize("name", TABLE_1)
 

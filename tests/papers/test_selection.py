@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 
 from discretion.accounting import Pld, Renyi, gaussian, noise_multiplier
 from discretion.accounting.papers import selection
-from discretion.plan import Steps
+from discretion.steps import Steps
 
 DELTA = 1e-5
 

@@ -18,7 +18,7 @@ from discretion.accounting.papers.time_adaptive import (
     spending,
     spending_closed_form,
 )
-from discretion.plan import Steps
+from discretion.steps import Steps
 
 BUDGETS, DELTA, RATE, ROUNDS = np.array([10.0, 20.0, 30.0]), np.full(3, 1e-5), np.full(3, 0.9), 25
 FMNIST = Saving(ROUNDS, RATE, np.array([0.5, 0.6, 0.7]), np.full(3, 13))

@@ -13,8 +13,8 @@ from discretion.accounting import gaussian, losses, saddle
 from discretion.accounting.losses import View
 from discretion.accounting.saddle import Compositions, Look
 from discretion.errors import PlanError
-from discretion.plan import Steps
 from discretion.population import Floats, Ints
+from discretion.steps import Steps
 
 Step = tuple[float, float, int]  # rate, multiplier, count
 Problem = tuple[tuple[Step, ...], float]  # steps and delta
@@ -49,12 +49,10 @@ class Pld:
     def epsilon(self, steps: Steps, delta: Floats) -> Floats:
         """(N,) an upper bound on the epsilon at `delta` of all steps together."""
         _check(steps, delta)
-        columns = np.concatenate([steps.rate, steps.multiplier, delta[None]])
+        columns = np.concatenate([steps.rate, steps.multiplier, steps.count, delta[None]])
         distinct, where = np.unique(columns, axis=1, return_inverse=True)
-        length = len(steps.count)
         problems: list[Problem] = [
-            (_merged(column[:length], column[length:-1], steps.count), float(column[-1]))
-            for column in distinct.T
+            (_merged(*np.split(column[:-1], 3)), float(column[-1])) for column in distinct.T
         ]
         if len(_known) > REMEMBERED:
             _known.clear()
@@ -78,12 +76,12 @@ def _check(steps: Steps, delta: Floats) -> None:
         raise PlanError("these steps cannot be accounted for: " + "; ".join(broken))
 
 
-def _merged(rate: Floats, multiplier: Floats, count: Ints) -> tuple[Step, ...]:
+def _merged(rate: Floats, multiplier: Floats, count: Floats) -> tuple[Step, ...]:
     """The steps that cost anything, equal ones together: their order does not matter."""
     together: dict[tuple[float, float], int] = {}
     for q, s, c in zip(rate.tolist(), multiplier.tolist(), count.tolist(), strict=True):
         if q > 0 and c > 0 and s < math.inf:
-            together[q, s] = together.get((q, s), 0) + c
+            together[q, s] = together.get((q, s), 0) + int(c)
     return tuple(sorted((q, s, c) for (q, s), c in together.items()))
 
 

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from discretion.plan import Steps
-from discretion.population import Floats, Ints
+from discretion.population import Floats
+from discretion.steps import Steps
 
 COARSEST = 1e-3  # of the grid of losses
 STEPS_PER_EPSILON = 5000
@@ -23,17 +23,16 @@ class Reference:
 
     def epsilon(self, steps: Steps, delta: Floats) -> Floats:
         """(N,) an upper bound on the epsilon at `delta` of all steps together."""
-        columns = np.concatenate([steps.rate, steps.multiplier, delta[None]])
+        columns = np.concatenate([steps.rate, steps.multiplier, steps.count, delta[None]])
         distinct, where = np.unique(columns, axis=1, return_inverse=True)
-        length = len(steps.count)
-        spent = [
-            _epsilon(column[:length], column[length:-1], steps.count, float(column[-1]))
-            for column in distinct.T
-        ]
+        spent = []
+        for column in distinct.T:
+            rate, multiplier, count = np.split(column[:-1], 3)
+            spent.append(_epsilon(rate, multiplier, count, float(column[-1])))
         return np.array(spent)[where.reshape(-1)]
 
 
-def _epsilon(rate: Floats, multiplier: Floats, count: Ints, delta: float) -> float:
+def _epsilon(rate: Floats, multiplier: Floats, count: Floats, delta: float) -> float:
     taken = (rate > 0) & (count > 0) & np.isfinite(multiplier)
     if not taken.any():
         return 0.0

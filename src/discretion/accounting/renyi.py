@@ -3,8 +3,8 @@
 import numpy as np
 from scipy.special import logsumexp
 
-from discretion.plan import Steps
 from discretion.population import Floats
+from discretion.steps import Steps
 
 ORDERS = np.concatenate(
     [
@@ -24,13 +24,17 @@ class Renyi:
 
     def epsilon(self, steps: Steps, delta: Floats) -> Floats:
         """(N,) an upper bound on the epsilon at `delta` of all steps together."""
-        total = np.zeros((steps.rate.shape[1], len(ORDERS)))
-        for rate, multiplier, count in zip(steps.rate, steps.multiplier, steps.count, strict=True):
-            if count == 0:
-                continue
-            pairs, where = np.unique(np.stack([rate, multiplier]), axis=1, return_inverse=True)
-            total += count * curve(pairs[0], pairs[1])[where.reshape(-1)]
-        return convert(total, delta)
+        return convert(divergence(steps), delta)
+
+
+def divergence(steps: Steps) -> Floats:
+    """(N, orders) Rényi divergence of all steps together: it adds up, whatever each step depended on."""
+    total = np.zeros((steps.rate.shape[1], len(ORDERS)))
+    for rate, multiplier, count in zip(steps.rate, steps.multiplier, steps.count, strict=True):
+        taken = np.flatnonzero(count)
+        pairs, where = np.unique(np.stack([rate, multiplier])[:, taken], axis=1, return_inverse=True)
+        total[taken] += count[taken, None] * curve(pairs[0], pairs[1])[where.reshape(-1)]
+    return total
 
 
 def convert(divergence: Floats, delta: Floats, orders: Floats = ORDERS) -> Floats:

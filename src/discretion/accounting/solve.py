@@ -8,8 +8,8 @@ import numpy as np
 from discretion.accounting import gaussian
 from discretion.accounting.spent import TIGHT, Accountant
 from discretion.errors import PlanError
-from discretion.plan import Steps
 from discretion.population import Floats, Ints
+from discretion.steps import Steps
 
 AIM = 0.9998  # of the budget: close enough, and on the safe side of what rounding does
 ENOUGH = 0.9995  # stop once this much of the budget is used

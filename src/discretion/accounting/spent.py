@@ -3,8 +3,9 @@
 from typing import Protocol
 
 from discretion.accounting.pld import Pld
-from discretion.plan import Plan, Steps
+from discretion.plan import Plan
 from discretion.population import Floats
+from discretion.steps import Steps
 
 
 class Accountant(Protocol):

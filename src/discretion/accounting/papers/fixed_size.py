@@ -12,8 +12,8 @@ from scipy.special import gammaln, logsumexp
 
 from discretion.accounting.pld import Pld
 from discretion.accounting.renyi import convert
-from discretion.plan import Steps
 from discretion.population import Floats
+from discretion.steps import Steps
 
 ORDERS = np.arange(2.0, 257.0)
 EVEN = np.arange(2.0, 258.0, 2.0)

@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from discretion.accounting.renyi import convert
-from discretion.plan import Steps
 from discretion.population import Floats
+from discretion.steps import Steps
 
 ORDERS = np.concatenate([np.arange(11, 110) / 10, np.arange(12.0, 64.0)])
 STEP = 1 / 8  # of the quadrature, in standard deviations
@@ -24,7 +24,7 @@ class Opacus:
         total = np.zeros((steps.rate.shape[1], len(ORDERS)))
         for rate, multiplier, count in zip(steps.rate, steps.multiplier, steps.count, strict=True):
             pairs, where = np.unique(np.stack([rate, multiplier]), axis=1, return_inverse=True)
-            total += count * curve(pairs[0], pairs[1])[where.reshape(-1)]
+            total += count[:, None] * curve(pairs[0], pairs[1])[where.reshape(-1)]
         return convert(total, delta, ORDERS)
 
 

@@ -19,8 +19,8 @@ from discretion.accounting.pld import Pld
 from discretion.accounting.renyi import Renyi
 from discretion.accounting.solve import noise_multiplier
 from discretion.accounting.spent import Accountant
-from discretion.plan import Steps
 from discretion.population import Floats
+from discretion.steps import Steps
 
 Run = Literal["coins", "fixed number", "all", "turns seen"]
 RUNS: dict[Run, str] = {

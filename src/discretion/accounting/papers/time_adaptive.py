@@ -9,8 +9,8 @@ import numpy as np
 from discretion.accounting.papers.opacus import ORDERS, Opacus, curve
 from discretion.accounting.renyi import convert
 from discretion.accounting.solve import noise_multiplier
-from discretion.plan import Steps
 from discretion.population import Floats, Ints
+from discretion.steps import Steps
 
 
 @dataclass(frozen=True, eq=False)
