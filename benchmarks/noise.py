@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from discretion.discrete import Draw, discrete_gaussian, gaussian, rounded_gaussian
-from discretion.noise import Cryptographic, Seeded, Source, to_grid
+from discretion.grid import to_grid
+from discretion.noise import Cryptographic, Seeded, Source
 from discretion.streams import Purpose, stream
 
 Work = Callable[[Source, int], object]

@@ -23,7 +23,8 @@ from discretion.accounting import (
     spent,
 )
 from discretion.errors import PlanError
-from discretion.plan import Phase, Plan
+from discretion.phase import Phase
+from discretion.plan import Plan
 from discretion.steps import Steps
 
 PLD, RENYI = Pld(), Renyi()

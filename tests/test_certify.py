@@ -17,7 +17,8 @@ from discretion.accounting import Certificate, Pld, Renyi, certify, noise_multip
 from discretion.accounting.certify import FORMAT, MOST_POINTS, WHO
 from discretion.errors import BudgetError, LedgerError, PlanError
 from discretion.ledger import Ledger
-from discretion.plan import Phase, Plan
+from discretion.phase import Phase
+from discretion.plan import Plan
 from discretion.population import Population
 from discretion.steps import Steps
 from discretion.train import Order, State, Updates, train

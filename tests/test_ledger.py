@@ -20,7 +20,8 @@ from dp_accounting.pld import PLDAccountant
 from discretion.accounting import Renyi, certify, noise_multiplier, spent
 from discretion.errors import BudgetError, LedgerError, PopulationError
 from discretion.ledger import VERSION, Ledger
-from discretion.plan import Phase, Plan
+from discretion.phase import Phase
+from discretion.plan import Plan
 from discretion.population import Population
 from discretion.train import Order, State, Updates, train
 

@@ -14,7 +14,8 @@ from scipy.special import logsumexp, ndtr
 from discretion import discrete, noise
 from discretion.discrete import Draw, discrete_gaussian, gaussian, rounded_gaussian, uniform
 from discretion.errors import InputError
-from discretion.noise import Cryptographic, Seeded, keystream, multiplier, norm_bound, to_grid
+from discretion.grid import multiplier, norm_bound, to_grid
+from discretion.noise import Cryptographic, Seeded, keystream
 from discretion.streams import Purpose, Words, run_stream
 
 Whole = Callable[[int, float, Draw], np.ndarray]
@@ -350,12 +351,6 @@ def test_the_keystream_is_chacha20() -> None:
 def test_uniform_numbers() -> None:
     assert uniform(2, given([0, 2**64 - 1])).tolist() == [0.0, 1 - 2.0**-53]
     assert stats.kstest(uniform(100_000, Cryptographic().words), "uniform").pvalue > 1e-6
-
-
-def test_every_source_and_shape_says_what_it_is() -> None:
-    assert seeded().statement.startswith("simulation: Philox from a seed")
-    assert Cryptographic().statement.startswith("deployment: ChaCha20")
-    assert "Mironov" in noise.SHAPES["floating"] and set(noise.SHAPES) == {"floating", "rounded", "discrete"}
 
 
 # what is claimed of privacy

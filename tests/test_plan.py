@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discretion.errors import PlanError
-from discretion.plan import FORMAT, Phase, Plan, dump
+from discretion.phase import Phase
+from discretion.plan import FORMAT, Plan
+from discretion.records import dump
 from discretion.steps import Steps
 
 rates = st.floats(0, 1)

@@ -24,8 +24,10 @@ from discretion.config import make
 from discretion.errors import InputError
 from discretion.ledger import Ledger
 from discretion.methods import METHODS
-from discretion.plan import Phase, Plan, dump
+from discretion.phase import Phase
+from discretion.plan import Plan
 from discretion.population import Population
+from discretion.records import dump
 from discretion.report import numbers, summarise, write
 from discretion.report.reading import read_run
 from discretion.runs import RunFolder

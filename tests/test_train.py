@@ -13,7 +13,8 @@ from discretion.errors import BudgetError, LedgerError, PlanError
 from discretion.ledger import Ledger
 from discretion.methods import make_plan
 from discretion.noise import Cryptographic, Seeded
-from discretion.plan import Phase, Plan
+from discretion.phase import Phase
+from discretion.plan import Plan
 from discretion.population import Population
 from discretion.streams import Purpose, run_stream
 from discretion.train import (

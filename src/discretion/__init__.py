@@ -24,7 +24,8 @@ from discretion.errors import (
 )
 from discretion.ledger import Ledger
 from discretion.methods import METHODS, make_plan
-from discretion.plan import Phase, Plan
+from discretion.phase import Phase
+from discretion.plan import Plan
 from discretion.population import Population
 from discretion.steps import Steps
 from discretion.train import Clients, Order, Server, State, Updates, train

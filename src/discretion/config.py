@@ -66,6 +66,12 @@ class PlanConfig(Section):
         description="chance of a client to take part in a round (mean over clients)",
     )
     clip: float = Field(0.5, gt=0, description="bound on the norm of an update (mean over clients)")
+    clipping: Literal["flat", "per_layer"] = Field(
+        "flat", description="clip an update as a whole, or each of L layers at clip / sqrt(L)"
+    )
+    integers: bool = Field(
+        False, description="sums in whole numbers, on a fine grid, with noise that is drawn exactly"
+    )
     share: float = Field(
         1.0, gt=0, le=1, description="of each epsilon: keep some for later runs on the same ledger"
     )

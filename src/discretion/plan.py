@@ -1,83 +1,41 @@
 """What a method decides before training: who takes part how often, with which clip and noise."""
 
 import hashlib
-import json
 import math
-import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from discretion.errors import PlanError
+from discretion.grid import Grid
+from discretion.phase import FLAT, Clipping, Phase, Quantile, all_hold
 from discretion.population import Floats, Ints
-from discretion.steps import Adjacency, Steps
+from discretion.records import Record, dump, parse
+from discretion.steps import Adjacency, Steps, Unit
 
-Format = Literal["discretion-plan/1"]
-Unit = Literal["client"]
-NoiseAt = Literal["server"]
+Format = Literal["discretion-plan/2"]
+NoiseAt = Literal["server", "clients", "secure_sum", "steps"]
+Adversary = Literal["public", "clients", "server"]
+Randomness = Literal["seeded", "cryptographic"]
 Parameter = str | float | int | bool
 
-FORMAT: Format = "discretion-plan/1"
+FORMAT: Format = "discretion-plan/2"
 
-
-@dataclass(frozen=True, eq=False)
-class Phase:
-    """A run of identical rounds. `rate`, `clip` and 1/`noise` are ceilings."""
-
-    rounds: int
-    rate: Floats  # (N,) chance of taking part: a secret coin for each client and round
-    clip: Floats  # (N,) bound on the L2 norm of one update
-    noise: Floats  # (P,) standard deviation of each coordinate, added to each pool's sum
-    pool: Ints  # (N,) whose updates are summed before noise is added
-    weight: Floats  # (P,) the model moves by the weighted sum of the pools' noisy sums
-
-    def __post_init__(self) -> None:
-        """Check everything, and keep copies that nobody can change later."""
-        clients, pools = np.shape(self.rate), np.shape(self.noise)
-        rules = {
-            "rounds must be at least 1, and whole": self.rounds >= 1 and self.rounds % 1 == 0,
-            "rate, clip and pool need one entry for each client": len(clients) == 1
-            and np.shape(self.clip) == clients
-            and np.shape(self.pool) == clients,
-            "noise and weight need one entry for each pool": len(pools) == 1
-            and np.shape(self.weight) == pools,
-            "a rate lies between 0 and 1": _all((self.rate >= 0) & (self.rate <= 1)),
-            "a clip is at least 0": _all(self.clip >= 0),
-            "noise is finite and at least 0": _all(np.isfinite(self.noise) & (self.noise >= 0)),
-            "a pool is one of those that have noise, by its whole number": _all(
-                (self.pool >= 0) & (self.pool < np.size(self.noise)) & (self.pool == np.floor(self.pool))
-            ),
-            "a weight is finite": _all(np.isfinite(self.weight)),
-        }
-        broken = [rule for rule, holds in rules.items() if not holds]
-        if broken:
-            raise PlanError("this phase cannot be: " + "; ".join(broken))
-        object.__setattr__(self, "rounds", int(self.rounds))
-        for name in ("rate", "clip", "noise", "weight", "pool"):
-            column = np.array(getattr(self, name), dtype=np.int64 if name == "pool" else np.float64)
-            column.flags.writeable = False
-            object.__setattr__(self, name, column)
-
-    @classmethod
-    def one_pool(cls, rounds: int, rate: Floats, clip: Floats, noise: float) -> "Phase":
-        """Every update in one sum, divided by the expected number of updates in it.
-
-        The divisor is public and fixed, so a drop-out costs accuracy and never privacy.
-        """
-        return cls(
-            rounds=rounds,
-            rate=rate,
-            clip=clip,
-            noise=np.array([noise]),
-            pool=np.zeros(len(rate), dtype=np.int64),
-            weight=np.array([1.0 / rate.sum()]) if rate.any() else np.zeros(1),
-        )
+# who draws the noise decides who sees what
+NOISE_AT: dict[NoiseAt, str] = {
+    "server": "the server draws it, and sees each update before",
+    "clients": "each client that takes part adds a share, and the server the shares of the others; the "
+    "server sees each update with its client's own share only, and who took part",
+    "secure_sum": "every client of a pool adds a share in every round, and whoever takes part its update; "
+    "the server sees the sums only, and nobody sees who took part",
+    "steps": "each client draws it, in every step of its own training; the server sees what comes of it",
+}
+ADVERSARIES: tuple[Adversary, ...] = ("public", "clients", "server")  # each is promised with those before it
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,24 +45,55 @@ class Plan:
     method: str
     clients: tuple[str, ...]  # whose entry is which, in every (N,) array
     phases: tuple[Phase, ...]
-    unit: Unit = "client"
     adjacency: Adjacency = "add_remove"
     noise_at: NoiseAt = "server"
+    promise: Adversary = "clients"  # budgets hold against this adversary and those before it
+    colluding: int = 1  # clients that may tell each other, or the server, what they know
+    sampling: Literal["poisson", "fixed_size"] = "poisson"
+    randomness: Randomness = "seeded"  # seeded: a simulation
+    clipping: Clipping = FLAT
+    grid: Grid | None = None  # updates and noise in whole steps of it
     parameters: Mapping[str, Parameter] = field(default_factory=dict)  # what the method was given
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "phases", tuple(self.phases))
         object.__setattr__(self, "clients", tuple(self.clients))
-        if not self.phases:
-            raise PlanError("a plan needs at least one phase")
-        if not self.clients or len(set(self.clients)) != len(self.clients):
-            raise PlanError("a plan needs clients, each with a name of its own")
-        if any(len(phase.rate) != len(self.clients) for phase in self.phases):
-            raise PlanError("every phase of a plan needs one entry for each of its clients")
         plain = {name: getattr(value, "item", lambda v=value: v)() for name, value in self.parameters.items()}
-        if any(isinstance(value, float) and not math.isfinite(value) for value in plain.values()):
-            raise PlanError("a parameter of a method is finite")
         object.__setattr__(self, "parameters", MappingProxyType(plain))
+        rules = {
+            "it needs at least one phase": bool(self.phases),
+            "it needs clients, each with a name of its own": 0 < len(self.clients) == len(set(self.clients)),
+            "every phase needs one entry for each of its clients": all(
+                len(phase.rate) == len(self.clients) for phase in self.phases
+            ),
+            "a parameter of a method is finite": not any(
+                isinstance(value, float) and not math.isfinite(value) for value in plain.values()
+            ),
+            "the number of colluding clients is at least 0, and whole": self.colluding >= 0
+            and self.colluding % 1 == 0,
+            "noise is drawn in steps exactly where the phases have batches of records": all(
+                (phase.batch is not None) == (self.noise_at == "steps") for phase in self.phases
+            ),
+            "a clip that follows a quantile needs the server's noise and no grid": self.clipping.quantile
+            is None
+            or (self.noise_at == "server" and self.grid is None),
+            "a grid is for sums of whole updates, flatly clipped": self.grid is None
+            or not (self.clipping.layers or any(phase.own_pools for phase in self.phases)),
+        }
+        broken = [rule for rule, holds in rules.items() if not holds]
+        if broken:
+            raise PlanError("this plan cannot be: " + "; ".join(broken))
+        if self.sampling == "fixed_size":
+            raise PlanError(
+                f"sampling a fixed number of clients without replacement cannot be accounted for under "
+                f"{self.adjacency} adjacency, because whoever is left out makes room for another. Let an "
+                "independent coin decide for each client (sampling poisson), with the same mean number."
+            )
+
+    @property
+    def unit(self) -> Unit:
+        """What is protected: all data of a client, or, where its steps are noisy, each record."""
+        return "record" if self.noise_at == "steps" else "client"
 
     @property
     def rounds(self) -> int:
@@ -112,8 +101,8 @@ class Plan:
 
     @property
     def cohort(self) -> float:
-        """Clients expected in a round, on average over the rounds."""
-        return sum(float(p.rate.sum()) * p.rounds for p in self.phases) / self.rounds
+        """Updates expected in a round, on average over the rounds."""
+        return sum(float(p.expected.sum()) * p.rounds for p in self.phases) / self.rounds
 
     def phase_of(self, round_: int) -> int:
         """The phase that round `round_` (counted from 1) belongs to."""
@@ -122,46 +111,99 @@ class Plan:
             raise PlanError(f"round {round_} is not in this plan of {ends[-1]} rounds")
         return int(np.searchsorted(ends, round_))
 
-    def release(self, phase: Phase) -> tuple[Floats, Floats]:
-        """(N,) sampling rate and (N,) noise multiplier of one round.
+    def sensitivity(self, phase: Phase) -> Floats:
+        """(N,) how far a client, or one of its records, can move what gets the noise.
 
         Guarantees:
-            The sensitivity is never given by hand: adding or removing a client changes its pool's sum
-            by at most its clip, replacing its data by twice that; the multiplier is the pool's noise divided
-            by it.
+            Never given by hand: one unit more or less moves the sum by at most the clip, on a grid by what
+            rounding makes of it; another unit in its place by twice that.
+        """
+        reach = self.grid.sensitivity(phase.clip) if self.grid else phase.clip
+        return reach * (2.0 if self.adjacency == "replace" else 1.0)
+
+    def view(self, phase: Phase, adversary: Adversary) -> tuple[Floats, Floats]:
+        """(N,) rate and (N,) noise multiplier of one release, as the adversary sees it.
+
+        Guarantees:
+            The public sees the released models. Colluding clients know their own shares of the noise, too.
+            The server knows whatever `NOISE_AT` says that it sees, and what the colluding clients know. An
+            adversary that knows who took part gets rate 1; noise that it knows does not count.
             A client that cannot change the sum (clip 0) has an infinite multiplier.
         """
-        noise = phase.noise[phase.pool]
-        sensitivity = phase.clip * (2.0 if self.adjacency == "replace" else 1.0)
+        rate, secret = phase.rate, np.ones(len(phase.rate))  # (N,) share of the variance that is not known
+        if self.noise_at in ("clients", "secure_sum") and adversary != "public":
+            holders = phase.holders
+            secret = 1 - np.minimum(self.colluding, holders - 1) / holders
+            if self.noise_at == "clients" and adversary == "server":
+                rate, secret = np.where(rate > 0, 1.0, 0.0), 1 / holders
+        elif self.noise_at == "server" and adversary == "server":
+            secret = np.zeros(len(rate))
+        elif phase.batch is not None:
+            rate = np.where(rate > 0, phase.batch, 0.0)
+        sensitivity = self.sensitivity(phase)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            noise = phase.noise[phase.pool] * np.sqrt(secret)
             multiplier = np.where(sensitivity > 0, noise / sensitivity, math.inf)
-        return phase.rate, multiplier
+            if self.clipping.quantile is not None:
+                bit = self.clipping.quantile.multiplier / (2.0 if self.adjacency == "replace" else 1.0)
+                multiplier = 1 / np.sqrt(1 / multiplier**2 + 1 / bit**2)
+        return rate, multiplier
 
-    def steps(self, rounds: int | None = None) -> Steps:
-        """What the first `rounds` rounds cost each client (all rounds unless said)."""
+    def release(self, phase: Phase) -> tuple[Floats, Floats]:
+        """(N,) rate and (N,) multiplier that clients are charged: as bad as any promised adversary's view."""
+        promised = ADVERSARIES[: ADVERSARIES.index(self.promise) + 1]
+        rates, multipliers = zip(*(self.view(phase, who) for who in promised), strict=True)
+        return np.maximum.reduce(rates), np.minimum.reduce(multipliers)
+
+    def steps(self, rounds: int | None = None, against: Adversary | None = None) -> Steps:
+        """What the first `rounds` rounds (all unless said) cost each client.
+
+        As charged, or as the one adversary sees it. Rounds that follow each other at one price are one step.
+        """
         left = self.rounds if rounds is None else rounds
-        rates, multipliers, counts = [], [], []
+        rates: list[Floats] = []
+        multipliers: list[Floats] = []
+        counts: list[Ints] = []
+        priced: Phase | None = None
         for phase in self.phases:
-            count = min(left, phase.rounds)
-            if count <= 0:
+            done = min(left, phase.rounds)
+            if done <= 0:
                 break
-            rate, multiplier = self.release(phase)
+            left -= done
+            count = done * phase.releases
+            if priced is not None and phase.treats_as(priced):
+                counts[-1] = counts[-1] + count
+                continue
+            rate, multiplier = self.view(phase, against) if against else self.release(phase)
             rates.append(rate)
             multipliers.append(multiplier)
             counts.append(count)
-            left -= count
+            priced = phase
         if not counts:
             return Steps.none(len(self.clients))
         return Steps(np.array(rates), np.array(multipliers), np.array(counts), self.unit, self.adjacency)
 
+    def on_grid(self, step: float, size: int) -> "Plan":
+        """The same plan for updates of `size` coordinates in whole steps, at the same multipliers or more."""
+        grid = Grid(step, size)
+        phases = []
+        for phase in self.phases:
+            clip = phase.clip[phase.clip > 0]
+            more = float(np.max(grid.sensitivity(clip) / clip, initial=1.0))
+            phases.append(replace(phase, noise=phase.noise * more))
+        return replace(self, phases=tuple(phases), grid=grid)
+
     @cached_property
     def classes(self) -> Ints:
-        """(N,) which clients the plan treats alike, as numbers from 0 in order of appearance."""
+        """(N,) which clients the plan treats alike but for public turns, numbered by appearance."""
         label = np.zeros(len(self.clients), dtype=np.int64)
+        before: Phase | None = None
         for phase in self.phases:
-            for column in (phase.rate, phase.clip, phase.pool):
-                value = np.unique(column, return_inverse=True)[1].reshape(-1)
-                label = np.unique(label * (value.max() + 1) + value, return_inverse=True)[1]
+            if before is None or not phase.treats_as(before):
+                for column in phase.columns().values():
+                    value = np.unique(column, return_inverse=True)[1].reshape(-1)
+                    label = np.unique(label * (value.max() + 1) + value, return_inverse=True)[1]
+            before = phase
         first = np.unique(label, return_index=True)[1]
         order = np.empty(len(first), dtype=np.int64)
         order[np.argsort(first)] = np.arange(len(first))
@@ -170,6 +212,7 @@ class Plan:
     def to_json(self) -> str:
         """Readable and exact: floats come back as they were. Clients treated alike share a class."""
         first = np.unique(self.classes, return_index=True)[1]
+        quantile = self.clipping.quantile
         return dump(
             {
                 "format": FORMAT,
@@ -178,51 +221,51 @@ class Plan:
                 "unit": self.unit,
                 "adjacency": self.adjacency,
                 "noise_at": self.noise_at,
+                "promise": self.promise,
+                "colluding": self.colluding,
+                "sampling": self.sampling,
+                "randomness": self.randomness,
+                "clipping": {
+                    "layers": list(self.clipping.layers),
+                    "quantile": vars(quantile) if quantile else None,
+                },
+                "grid": vars(self.grid) if self.grid else None,
                 "clients": list(self.clients),
                 "class": self.classes.tolist(),
-                "phases": [
-                    {
-                        "rounds": phase.rounds,
-                        "rate": phase.rate[first].tolist(),
-                        "clip": phase.clip[first].tolist(),
-                        "pool": phase.pool[first].tolist(),
-                        "noise": phase.noise.tolist(),
-                        "weight": phase.weight.tolist(),
-                    }
-                    for phase in self.phases
-                ],
+                "phases": [phase.to_record(first) for phase in self.phases],
             }
         )
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
         record = parse(text, PlanRecord, "plan")
-        member = np.array(record.class_)
-        if len(member) != len(record.clients) or (member < 0).any():
+        member = np.array(record.class_, dtype=np.int64)
+        if len(member) != len(record.clients) or not all_hold(member >= 0):
             raise PlanError("not a plan of Discretion: class needs one entry for each client")
         try:
-            phases = tuple(
-                Phase(
-                    rounds=phase.rounds,
-                    rate=np.array(phase.rate)[member],
-                    clip=np.array(phase.clip)[member],
-                    noise=np.array(phase.noise),
-                    pool=np.array(phase.pool)[member],
-                    weight=np.array(phase.weight),
-                )
-                for phase in record.phases
-            )
+            phases = tuple(phase.to_phase(member) for phase in record.phases)
         except (IndexError, OverflowError) as problem:
             raise PlanError(f"not a plan of Discretion: {problem}") from None
-        return cls(
+        quantile = record.clipping.quantile
+        plan = cls(
             method=record.method,
             clients=tuple(record.clients),
             phases=phases,
-            unit=record.unit,
             adjacency=record.adjacency,
             noise_at=record.noise_at,
+            promise=record.promise,
+            colluding=record.colluding,
+            sampling=record.sampling,
+            randomness=record.randomness,
+            clipping=Clipping(
+                tuple(record.clipping.layers), Quantile(**quantile.model_dump()) if quantile else None
+            ),
+            grid=Grid(record.grid.step, record.grid.size) if record.grid else None,
             parameters=record.parameters,
         )
+        if plan.unit != record.unit:
+            raise PlanError(f"not a plan of Discretion: its unit is {plan.unit}, but it says {record.unit}")
+        return plan
 
     def digest(self) -> str:
         """SHA-256 of the plan as written; the certificate, the ledger and training insist on it."""
@@ -233,21 +276,52 @@ class Plan:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 
-class Record(BaseModel):
-    """What a JSON file holds: nothing more, nothing less."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
 class PhaseRecord(Record):
-    """One entry for each class of clients, or for each pool."""
+    """One entry for each class of clients, or for each pool; public turns by client number."""
 
     rounds: int
     rate: list[float]
     clip: list[float]
-    pool: list[int]
+    pool: list[int] | Literal["own"]
     noise: list[float]
     weight: list[float]
+    turns: tuple[list[int], list[int]] | None
+    batch: list[float] | None
+    steps: int
+
+    def to_phase(self, member: Ints) -> Phase:
+        own = self.pool == "own"
+        turns = None
+        if self.turns is not None:
+            turns = np.zeros(len(member), dtype=np.int64)
+            turns[self.turns[0]] = self.turns[1]
+        return Phase(
+            rounds=self.rounds,
+            rate=np.array(self.rate)[member],
+            clip=np.array(self.clip)[member],
+            noise=np.array(self.noise)[member] if own else np.array(self.noise),
+            pool=np.arange(len(member)) if own else np.array(self.pool)[member],
+            weight=np.array(self.weight)[member] if own else np.array(self.weight),
+            turns=turns,
+            batch=None if self.batch is None else np.array(self.batch)[member],
+            steps=self.steps,
+        )
+
+
+class QuantileRecord(Record):
+    target: float
+    learning_rate: float
+    noise: float
+
+
+class ClippingRecord(Record):
+    layers: list[int]
+    quantile: QuantileRecord | None
+
+
+class GridRecord(Record):
+    step: float
+    size: int
 
 
 class PlanRecord(Record):
@@ -257,44 +331,12 @@ class PlanRecord(Record):
     unit: Unit
     adjacency: Adjacency
     noise_at: NoiseAt
+    promise: Adversary
+    colluding: int
+    sampling: Literal["poisson", "fixed_size"]
+    randomness: Randomness
+    clipping: ClippingRecord
+    grid: GridRecord | None
     clients: list[str]
     class_: list[int] = Field(alias="class")
     phases: list[PhaseRecord]
-
-
-def _all(holds: NDArray[np.bool_]) -> bool:
-    return bool(np.all(holds))
-
-
-def dump(record: dict[str, Any]) -> str:
-    """JSON that every parser reads: infinities as the strings "inf" and "-inf"."""
-    lines = (
-        f"{json.dumps(key)}: {json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)}"
-        for key, value in record.items()
-    )
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
-
-
-AnyRecord = TypeVar("AnyRecord", bound=Record)
-
-
-def parse(text: str, kind: type[AnyRecord], what: str) -> AnyRecord:
-    """Read a JSON file of this kind; every problem in it is said."""
-    try:
-        return kind.model_validate_json(text)
-    except ValidationError as problem:
-        lines = (
-            ".".join(str(part) for part in error["loc"] or ("the file",))
-            + f": {error['msg'].lower()}, found "
-            f"{reprlib.repr(error['input'])}"
-            for error in problem.errors()[:5]
-        )
-        raise PlanError(f"not a {what} of Discretion: {'; '.join(lines)}") from None

@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import json
+import math
 import os
 import platform
 import shutil
@@ -23,7 +24,6 @@ from discretion.config import Config, read
 from discretion.errors import ConfigError, DataError, InputError
 from discretion.ledger import Ledger
 from discretion.methods import find, make_plan
-from discretion.noise import Cryptographic
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.streams import Purpose, stream
@@ -35,11 +35,9 @@ from discretion.train import Server, State, train
 if TYPE_CHECKING:
     from discretion.clients.local import LocalClients
 
-STATEMENTS = {
-    "seeded": "simulation: coins and noise come from the seed in config.toml",
-    "cryptographic": Cryptographic().statement,
-}
 Report = Callable[[str], None]
+
+GRID_BITS = 20  # of the smallest clip
 
 
 @dataclass(frozen=True)
@@ -179,7 +177,20 @@ def plan_of(config: Config, population: Population) -> Plan:
     shared = {"rounds": config.plan.rounds, "rate": config.plan.rate, "clip": config.plan.clip}
     parameters = {name: value for name, value in shared.items() if name in taken}
     part = replace(population, epsilon=population.epsilon * config.plan.share)
-    return make_plan(config.plan.method, part, {**parameters, **config.plan.options})
+    plan = make_plan(config.plan.method, part, {**parameters, **config.plan.options})
+    return replace(plan, randomness=config.train.randomness)
+
+
+def fitted(plan: Plan, config: Config, layers: tuple[int, ...]) -> Plan:
+    """The plan for a model with so many parameters in each layer, clipped and rounded as configured."""
+    if config.plan.clipping == "per_layer":
+        plan = replace(plan, clipping=replace(plan.clipping, layers=layers))
+    if config.plan.integers:
+        least = min(float(np.min(p.clip, where=p.clip > 0, initial=np.inf)) for p in plan.phases)
+        if not np.isfinite(least):
+            raise ConfigError("plan.integers needs updates that are clipped; this plan clips none")
+        plan = plan.on_grid(2.0 ** (math.floor(math.log2(least)) - GRID_BITS), sum(layers))
+    return plan
 
 
 @dataclass(frozen=True)
@@ -209,7 +220,7 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> Task:
         )
     config = config.anchored()
     task = set_up(config, dataset)
-    plan = plan_of(config, task.population)
+    plan = fitted(plan_of(config, task.population), config, task.clients.layers)
     certificate = certify(plan, task.population)
     certificate.require(plan, config.train.accept_no_privacy)
     if config.ledger:
@@ -222,7 +233,7 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> Task:
         "python": platform.python_version(),
         "data": dataset.name,
         "source": dataset.source,
-        "randomness": STATEMENTS[config.train.randomness],
+        "randomness": certificate.noise,
     }
     folder.path.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.path.name}-", dir=folder.path.parent))
@@ -335,6 +346,7 @@ def _local_clients(config: Config, dataset: Dataset, partition: Partition) -> "L
 
 def _write_checkpoint(folder: RunFolder, state: State) -> None:
     tensors = {"model": state.model, "velocity": state.velocity, "round": np.array([state.round])}
+    tensors["scale"] = np.array([state.scale])
     _write_safely(folder.checkpoint, safetensors.numpy.save(tensors))
 
 
@@ -342,7 +354,7 @@ def _read_checkpoint(folder: RunFolder) -> State | None:
     if not folder.checkpoint.exists():
         return None
     tensors = safetensors.numpy.load_file(folder.checkpoint)
-    return State(int(tensors["round"][0]), tensors["model"], tensors["velocity"])
+    return State(int(tensors["round"][0]), tensors["model"], tensors["velocity"], float(tensors["scale"][0]))
 
 
 def _write_safely(path: Path, content: bytes) -> None:

@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     PARTITION = 4
     BUDGETS = 5
     SIZES = 6
+    STEPS = 7
 
 
 def stream(seed: int, purpose: Purpose, *counter: int) -> np.random.Generator:
@@ -30,7 +31,7 @@ def stream(seed: int, purpose: Purpose, *counter: int) -> np.random.Generator:
 
 
 def run_stream(
-    seed: int, purpose: Purpose, run: str, plan: str, round_: int, pool: int = 0
+    seed: int, purpose: Purpose, run: str, plan: str, round_: int, *counter: int
 ) -> np.random.Generator:
     """A stream of one round of one run of one plan, by their name and digest.
 
@@ -39,7 +40,7 @@ def run_stream(
     """
     key = hashlib.sha256(repr((run, plan)).encode()).digest()
     words = (int.from_bytes(key[i : i + 4]) for i in range(0, 16, 4))
-    return stream(seed, purpose, *words, round_, pool)
+    return stream(seed, purpose, *words, round_, *counter)
 
 
 def shuffle_keys(key: int, epoch: int, client: NDArray[np.int64], length: int) -> Words:

@@ -16,8 +16,9 @@ from rich.table import Table
 from discretion.accounting import Certificate
 from discretion.accounting.papers import RUNS, Comparison
 from discretion.methods import Method
-from discretion.plan import Plan, dump
+from discretion.plan import Plan
 from discretion.population import Floats, Population
+from discretion.records import dump
 from discretion.report import Summary
 from discretion.tasks.datasets import Entry
 
@@ -79,10 +80,17 @@ def certificate_table(plan: Plan, population: Population, certificate: Certifica
 def statement(certificate: Certificate) -> str:
     if certificate.promises_nothing:
         return "No privacy: this plan protects nobody from anybody."
+    unit = "one client's whole data" if certificate.unit == "client" else "each record of a client"
+    who = {
+        "public": "from whoever sees the released models, but neither from other clients nor from the server",
+        "clients": "from other clients and from whoever sees the released models",
+        "server": "from the server, from other clients and from whoever sees the released models",
+    }[certificate.promise]
+    at_most = float(certificate.epsilon["server"].max())
+    server = "" if certificate.promise == "server" else f" Against the server epsilon is {epsilon(at_most)}."
     return (
-        f"Protects one {certificate.unit}'s whole data ({certificate.adjacency.replace('_', '/')}) "
-        "from the other clients and from whoever sees the released models. The server is trusted: "
-        f"it sees the updates. Counted by {certificate.accountant}."
+        f"Protects {unit} ({certificate.adjacency.replace('_', '/')}) {who}.{server} "
+        f"Counted by {certificate.accountant}."
     )
 
 
@@ -96,6 +104,10 @@ def certificate_record(plan: Plan, certificate: Certificate) -> dict[str, Any]:
         "unit": certificate.unit,
         "adjacency": certificate.adjacency,
         "accountant": certificate.accountant,
+        "promise": certificate.promise,
+        "colluding": certificate.colluding,
+        "noise": certificate.noise,
+        "largest_epsilon_against": {who: float(e.max()) for who, e in certificate.epsilon.items()},
         "within_budget": len(over) == 0,
         "overspending": [certificate.clients[i] for i in over],
         "largest_epsilon": float(certificate.spent.max()),

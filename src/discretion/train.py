@@ -1,7 +1,8 @@
 """The one training loop: select, update, clip, sum, noise, combine. The only place where noise is drawn."""
 
 import hashlib
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,10 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discretion.accounting import Certificate
+from discretion.discrete import rounded_gaussian
 from discretion.errors import LedgerError, PlanError
+from discretion.grid import Grid, to_grid
 from discretion.ledger import Ledger
 from discretion.noise import Cryptographic, Seeded, Source
-from discretion.plan import Phase, Plan
+from discretion.phase import Phase
+from discretion.plan import Plan
 from discretion.population import Floats, Ints
 from discretion.streams import Purpose, run_stream
 
@@ -23,13 +27,26 @@ ROUNDING = 1e-6  # a clipped update ends this much below its bound, so rounding 
 
 
 @dataclass(frozen=True)
+class NoisySteps:
+    """For plans that protect records: how each of the clients asked trains, with noise in every step."""
+
+    steps: int
+    batch: Floats  # (k,) chance of each of its records to be in the batch of a step
+    clip: Floats  # (k,) bound on the norm of one record's gradient
+    noise: Floats  # (k,) standard deviation, added to the sum of a batch's gradients
+    source: Callable[[int], Source]  # of the coins and the noise of the i-th client asked
+
+
+@dataclass(frozen=True)
 class Order:
     """What is asked of the clients of one round."""
 
     round: int
     key: int  # of the order of batches: neither coins nor noise follow from it
     model: Vector
-    clients: Ints  # (k,) their numbers in the population
+    clients: Ints  # (k,) their numbers in the population; one may be asked several times
+    turn: Ints  # (k,) which time of this round it is, from 0
+    noisy: NoisySteps | None = None
 
 
 @dataclass(frozen=True)
@@ -41,7 +58,7 @@ class Updates:
 
 
 class Clients(Protocol):
-    """Where updates come from: in this process or from elsewhere. Each client asked answers once."""
+    """Where updates come from: in this process or from elsewhere. Each client answers once a turn."""
 
     def updates(self, order: Order) -> Iterator[Updates]: ...
 
@@ -59,9 +76,12 @@ PLAIN = Server()
 
 @dataclass(frozen=True)
 class State:
+    """All that a later round depends on: released, or made from what was released."""
+
     round: int  # rounds done
     model: Vector
     velocity: Vector
+    scale: float = 1.0  # of clips and noise, where they follow a quantile
 
     @classmethod
     def start(cls, model: Vector) -> "State":
@@ -95,6 +115,10 @@ def train(
         what was not made durable was not released.
     """
     certificate.require(plan, accept_no_privacy)
+    if (seed is None) != (plan.randomness == "cryptographic"):
+        raise PlanError(
+            f"the plan says that randomness is {plan.randomness}: give a seed exactly if it is seeded"
+        )
     if certificate.population != ledger.population.digest():
         raise PlanError("this certificate is of another population than the ledger's: certify again")
     ledger.admit(run, plan, _fingerprint(seed), accept_no_privacy)
@@ -108,8 +132,8 @@ def train(
         if status == "reserved" and number <= state.round:
             ledger.commit(run, number)
     while state.round < plan.rounds:
-        ledger.reserve(run, state.round + 1)
-        state = next_state(plan, clients, state, run=run, seed=seed, server=server)
+        willing = ledger.reserve(run, state.round + 1)
+        state = next_state(plan, clients, state, run=run, seed=seed, server=server, willing=willing)
         yield state
         ledger.commit(run, state.round)
     ledger.finish(run)
@@ -123,65 +147,169 @@ def _fingerprint(seed: int | None) -> str:
 
 
 def next_state(
-    plan: Plan, clients: Clients, state: State, *, run: str, seed: int | None, server: Server = PLAIN
+    plan: Plan,
+    clients: Clients,
+    state: State,
+    *,
+    run: str,
+    seed: int | None,
+    server: Server = PLAIN,
+    willing: NDArray[np.bool_] | None = None,
 ) -> State:
-    """One round."""
+    """One round. Who is not `willing` is not asked; the divisor and the noise stay as they are."""
     number = state.round + 1
     phase = plan.phases[plan.phase_of(number)]
 
-    def source(purpose: Purpose, pool: int = 0) -> Source:
+    def source(purpose: Purpose, *counter: int) -> Source:
         if seed is None:
             return Cryptographic()
-        return Seeded(run_stream(seed, purpose, run, plan.digest(), number, pool))
+        return Seeded(run_stream(seed, purpose, run, plan.digest(), number, *counter))
 
-    chosen = select(phase, source(Purpose.COINS))
+    asked, turn = select(phase, source(Purpose.COINS), willing)
+    noisy = None
+    if phase.batch is not None:
+        noisy = NoisySteps(
+            phase.steps,
+            phase.batch[asked],
+            phase.clip[asked],
+            phase.noise[asked],
+            lambda i: source(Purpose.STEPS, int(asked[i]), int(turn[i])),
+        )
     key = int(source(Purpose.BATCHES).words(1)[0])
-    updates = clients.updates(Order(number, key, state.model, chosen))
-    sums = clipped_sums(phase, updates, chosen, len(state.model))
-    for pool, std in enumerate(phase.noise):
-        if std > 0:
-            sums[pool] += source(Purpose.NOISE, pool).gaussian(len(state.model), float(std))
-    step = phase.weight @ sums
+    updates = clients.updates(Order(number, key, state.model, asked, turn, noisy))
+    step, scale = release(plan, phase, state, asked, updates, lambda pool: source(Purpose.NOISE, pool))
     velocity = (server.momentum * state.velocity + step).astype(np.float32)
     model = (state.model + server.learning_rate * velocity).astype(np.float32)
-    return State(number, model, velocity)
+    return State(number, model, velocity, scale)
 
 
-def select(phase: Phase, source: Source) -> Ints:
-    """The clients of a round: an independent coin for each, of the probability that is accounted for."""
-    return np.flatnonzero(source.uniform(len(phase.rate)) < phase.rate)
+def select(phase: Phase, source: Source, willing: NDArray[np.bool_] | None = None) -> tuple[Ints, Ints]:
+    """(k,) who is asked in a round and (k,) which time: by public turns, or by an independent coin for each
+    client, of the probability that is accounted for."""
+    turns = phase.turns
+    if turns is None:
+        turns = (source.uniform(len(phase.rate)) < phase.rate).astype(np.int64)
+    if willing is not None:
+        turns = np.where(willing, turns, 0)
+    asked = np.repeat(np.arange(len(turns)), turns)
+    first = np.cumsum(turns) - turns
+    return asked, np.arange(len(asked)) - first[asked]
 
 
-def clipped_sums(phase: Phase, updates: Iterator[Updates], asked: Ints, size: int) -> Floats:
-    """(P, d) the sum of the clipped updates of each pool.
+def release(
+    plan: Plan,
+    phase: Phase,
+    state: State,
+    asked: Ints,
+    updates: Iterator[Updates],
+    source: Callable[[int], Source],
+) -> tuple[Floats, float]:
+    """(d,) how far a round moves the model, and the scale of later clips: nothing else leaves a round.
 
     Guarantees:
-        A client enters once at most, only if it was asked, and with an update no longer than its clip.
+        Each pool's sum of clipped updates gets noise of the planned standard deviation, whoever took part.
+        Pools in which nobody can take part release nothing.
+        Where each client has a pool of its own, only the weighted sum of the pools is made, with the noise
+        that all of theirs add up to.
+    """
+    size = len(state.model)
+    sums, within = clipped_sums(plan, phase, state.scale, updates, asked, size)
+    # (P,) releases of each pool in this round: a public number
+    counts = phase.turns if phase.turns is not None and phase.own_pools else phase.open_pools
+    noise = phase.noise * np.sqrt(counts) * state.scale
+    weight = phase.weight
+    if phase.own_pools:
+        noise, weight = np.sqrt(np.square(weight * noise).sum(keepdims=True)), np.ones(1)
+    if plan.noise_at != "steps":  # there every step was noisy
+        for pool in np.flatnonzero(noise > 0):
+            sums[pool] += _noise(source(int(pool)), size, float(noise[pool]), plan.grid)
+    scale = state.scale
+    quantile = plan.clipping.quantile
+    if quantile is not None:
+        bits = within - len(asked) / 2 + source(len(phase.noise)).gaussian(1, quantile.noise)[0]
+        share = bits / max(phase.expected.sum(), 1.0) + 0.5
+        scale *= math.exp(-quantile.learning_rate * (share - quantile.target))
+    return weight @ sums, scale
+
+
+def _noise(source: Source, size: int, std: float, grid: Grid | None) -> Floats:
+    if grid is None:
+        return source.gaussian(size, std)
+    return np.asarray(grid.step * rounded_gaussian(size, std / grid.step, source.words), dtype=np.float64)
+
+
+def clipped_sums(
+    plan: Plan, phase: Phase, scale: float, updates: Iterator[Updates], asked: Ints, size: int
+) -> tuple[Floats, int]:
+    """(P, d) the sum of the clipped updates of each pool, and how many updates were within their clips.
+
+    Where each client has a pool of its own: (1, d) the weighted sum.
+
+    Guarantees:
+        A client enters as often as it was asked at most, and with updates no longer than its clip.
         An update with a number that is not finite counts as zero.
     """
-    sums = np.zeros((len(phase.noise), size))
-    waiting = np.zeros(len(phase.rate), dtype=bool)
-    waiting[asked] = True
+    own, layers = phase.own_pools, layers_of(plan.clipping.layers, size)
+    sums = np.zeros((1 if own else len(phase.noise), size))
+    waiting = np.bincount(asked, minlength=len(phase.rate))
+    within = 0
     for part in updates:
         who = np.asarray(part.clients)
         if who.dtype.kind not in "iu" or part.change.shape != (len(who), size):
             raise LedgerError(f"updates of {len(who)} clients must be numbered and {len(who)} rows of {size}")
-        if ((who < 0) | (who >= len(waiting))).any() or not waiting[who].all() or len(set(who)) != len(who):
+        if ((who < 0) | (who >= len(waiting))).any():
+            raise LedgerError("an update came from a client that does not exist")
+        waiting -= np.bincount(who, minlength=len(waiting))
+        if (waiting < 0).any():
             raise LedgerError("an update came from a client that was not asked, or came twice")
-        waiting[part.clients] = False
-        factor = clip_factor(part.change, phase.clip[part.clients])
-        change = part.change
-        if not factor.all():  # zero times infinity is not zero
-            change = np.where(factor[:, None] > 0, change, np.float32(0))
-        for pool in np.unique(phase.pool[part.clients]):
-            weight = np.where(phase.pool[part.clients] == pool, factor, 0.0)
-            sums[pool] += weight.astype(np.float32) @ change
-    return sums
+        clip = np.full(len(who), math.inf) if plan.noise_at == "steps" else phase.clip[who] * scale
+        change, factor = finite_and_factor(part.change, clip, layers)
+        within += int((factor == 1).all(axis=1).sum())
+        if plan.grid is not None:
+            change, factor = (
+                plan.grid.step * to_grid(factor * change, clip, plan.grid.step),
+                np.ones_like(factor),
+            )
+        if own:
+            share = [(0, phase.weight[who])]
+        else:
+            share = [(pool, (phase.pool[who] == pool).astype(float)) for pool in np.unique(phase.pool[who])]
+        for pool, each in share:
+            for number, columns in enumerate(layers):
+                sums[pool, columns] += (each * factor[:, number]).astype(change.dtype) @ change[:, columns]
+    return sums, within
 
 
-def clip_factor(change: Matrix, clip: Floats) -> Floats:
-    """(k,) what to multiply each update by, so that its L2 norm is at most its clip; 0 if not finite."""
+def layers_of(lengths: tuple[int, ...], size: int) -> list[slice]:
+    """Which parameters are clipped together: all of them, unless the plan names layers."""
+    if lengths and sum(lengths) != size:
+        raise PlanError(f"the plan's layers have {sum(lengths)} parameters, the model has {size}")
+    ends = np.cumsum(lengths or (size,)).tolist()
+    return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def finite_and_factor(change: Matrix, clip: Floats, layers: Sequence[slice]) -> tuple[Matrix, Floats]:
+    """(k, d) updates, zero where one is not finite, and (k, L) what to multiply their L layers by.
+
+    Guarantees:
+        Multiplied so, each layer's L2 norm is at most clip / sqrt(L), and so the whole at most the clip.
+    """
+    bound = (clip * (1 - ROUNDING) / math.sqrt(len(layers)))[:, None]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        norm = np.sqrt(np.einsum("kd,kd->k", change, change, dtype=np.float64))
-        factor = np.where(norm > clip * (1 - ROUNDING), clip * (1 - ROUNDING) / norm, 1.0)
-    return np.where(np.isfinite(norm), factor, 0.0)
+        parts = (change[:, columns] for columns in layers)
+        norm = np.sqrt(np.stack([np.einsum("kd,kd->k", x, x, dtype=np.float64) for x in parts], axis=1))
+        factor = np.where(norm > bound, bound / norm, 1.0)
+    finite = np.isfinite(norm).all(axis=1)
+    if not finite.all():  # zero times infinity is not zero
+        change = np.where(finite[:, None], change, np.float32(0))
+        factor = np.where(finite[:, None], factor, 0.0)
+    return change, factor
+
+
+def noisy_sum(parts: Iterable[Matrix], size: int, clip: float, std: float, source: Source) -> Floats:
+    """(d,) the sum of the rows of all `parts`, each clipped, with noise: a step of a plan for records."""
+    total = np.zeros(size)
+    for part in parts:
+        change, factor = finite_and_factor(part, np.full(len(part), clip), [slice(None)])
+        total += factor[:, 0].astype(change.dtype) @ change
+    return total + source.gaussian(size, std) if std > 0 else total

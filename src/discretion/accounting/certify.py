@@ -1,6 +1,5 @@
 """A certificate: for each client, how much a plan spends, in which unit, against whom, by whom counted."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -9,19 +8,30 @@ import numpy as np
 
 from discretion.accounting.spent import TIGHT, Accountant, spent
 from discretion.errors import BudgetError, PlanError
-from discretion.plan import Plan, Record, dump, parse
+from discretion.plan import ADVERSARIES, NOISE_AT, Adversary, NoiseAt, Plan, Randomness
 from discretion.population import Floats, Ints, Population
+from discretion.records import Record, dump, parse
 
-Format = Literal["discretion-certificate/1"]
-FORMAT: Format = "discretion-certificate/1"
+Format = Literal["discretion-certificate/2"]
+FORMAT: Format = "discretion-certificate/2"
 MOST_POINTS = 25  # of a spending curve
 
-Adversary = Literal["public", "clients", "server"]
-WHO: dict[Adversary, str] = {
-    "public": "whoever sees every model that is released",
-    "clients": "the other clients, who see every model and know their own updates",
-    "server": "the server, which adds the noise and sees each update before it",
+NOISE_FROM: dict[Randomness, str] = {
+    "seeded": "simulation: coins and noise from a seed; whoever knows the seed can take the noise off",
+    "cryptographic": "deployment: ChaCha20, keyed anew by the operating system for each block; no key is kept",
 }
+ON_A_GRID = "Gaussian rounded to a grid, drawn exactly; every accountant of the Gaussian holds"
+FLOATING = "Gaussian in floating point; what the last bits of a float tell (Mironov 2012) is not proved"
+
+
+def who(adversary: Adversary, noise_at: NoiseAt, colluding: int) -> str:
+    """In words: who the adversary is, and what it knows."""
+    if adversary == "public":
+        return "whoever sees every model that is released"
+    several = f"{colluding} other clients together" if colluding != 1 else "any other client"
+    if adversary == "clients":
+        return f"{several}: they see every model, and know their own updates and shares of the noise"
+    return f"the server, with what {several} may tell it; {NOISE_AT[noise_at]}"
 
 
 @dataclass(frozen=True)
@@ -46,19 +56,23 @@ class Certificate:
     method: str
     unit: str
     adjacency: str
-    noise_at: str
+    noise_at: NoiseAt
+    promise: Adversary  # the budget holds against this adversary and those before it
+    colluding: int
+    noise: str  # where the random numbers come from, and what is proved of them
     rounds: int
     accountant: str
     clients: tuple[str, ...]
     budget: Floats  # (N,) epsilon allowed
     delta: Floats  # (N,)
-    epsilon: Mapping[Adversary, Floats]  # (N,) epsilon spent, against each adversary
+    spent: Floats  # (N,) epsilon charged: no less than against any adversary that is promised
+    epsilon: Mapping[Adversary, Floats]  # (N,) against each adversary, promised or not
     spending: Spending
 
     @property
-    def spent(self) -> Floats:
-        """(N,) against whoever sees the released models."""
-        return self.epsilon["public"]
+    def against(self) -> dict[Adversary, str]:
+        """Who the adversaries are, in words."""
+        return {name: who(name, self.noise_at, self.colluding) for name in ADVERSARIES}
 
     @property
     def share(self) -> Floats:
@@ -105,12 +119,16 @@ class Certificate:
                 "unit": self.unit,
                 "adjacency": self.adjacency,
                 "noise_at": self.noise_at,
+                "promise": self.promise,
+                "colluding": self.colluding,
+                "noise": self.noise,
                 "rounds": self.rounds,
                 "accountant": self.accountant,
-                "against": dict(WHO),
+                "against": dict(self.against),
                 "clients": list(self.clients),
                 "budget": self.budget.tolist(),
                 "delta": self.delta.tolist(),
+                "spent": self.spent.tolist(),
                 "epsilon": {name: values.tolist() for name, values in self.epsilon.items()},
                 "spending": {
                     "rounds": list(self.spending.rounds),
@@ -124,11 +142,12 @@ class Certificate:
     @classmethod
     def from_json(cls, text: str) -> "Certificate":
         record = parse(text, CertificateRecord, "certificate")
-        columns = [record.budget, record.delta, *record.epsilon.values()]
-        if {len(column) for column in columns} != {len(record.clients)} or set(record.epsilon) != set(WHO):
+        columns = [record.budget, record.delta, record.spent, *record.epsilon.values()]
+        lengths = {len(column) for column in columns}
+        if lengths != {len(record.clients)} or set(record.epsilon) != set(ADVERSARIES):
             raise PlanError(
                 "not a certificate of Discretion: it needs one entry for each client, against each of "
-                f"{', '.join(WHO)}"
+                f"{', '.join(ADVERSARIES)}"
             )
         curve = record.spending
         return cls(
@@ -138,12 +157,16 @@ class Certificate:
             unit=record.unit,
             adjacency=record.adjacency,
             noise_at=record.noise_at,
+            promise=record.promise,
+            colluding=record.colluding,
+            noise=record.noise,
             rounds=record.rounds,
             accountant=record.accountant,
             clients=tuple(record.clients),
             budget=np.array(record.budget),
             delta=np.array(record.delta),
-            epsilon={who: np.array(record.epsilon[who]) for who in WHO},
+            spent=np.array(record.spent),
+            epsilon={name: np.array(record.epsilon[name]) for name in ADVERSARIES},
             spending=Spending(
                 tuple(curve.rounds), tuple(curve.classes), np.array(curve.budget), np.array(curve.epsilon)
             ),
@@ -164,13 +187,17 @@ class CertificateRecord(Record):
     method: str
     unit: str
     adjacency: str
-    noise_at: str
+    noise_at: NoiseAt
+    promise: Adversary
+    colluding: int
+    noise: str
     rounds: int
     accountant: str
     against: dict[str, str]
     clients: list[str]
     budget: list[float]
     delta: list[float]
+    spent: list[float]
     epsilon: dict[Adversary, list[float]]
     spending: SpendingRecord
 
@@ -180,14 +207,15 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
 
     Guarantees:
         Every epsilon is an upper bound at the client's own delta, for the coins, clips and noise in the
-        plan. Where the server draws the noise it sees the updates, so against it epsilon is infinite.
+        plan, by what each adversary sees (`Plan.view`). Where the server draws the noise it sees the
+        updates, so against it epsilon is infinite.
     """
     if plan.clients != population.client:
         raise PlanError(
             "the plan and the population name different clients, or in another order: "
             f"{len(plan.clients)} in the plan, {len(population)} in the population"
         )
-    epsilon = spent(plan, population.delta, accountant=accountant)
+    charged = spent(plan, population.delta, accountant=accountant)
     return Certificate(
         plan=plan.digest(),
         population=population.digest(),
@@ -195,17 +223,19 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
         unit=plan.unit,
         adjacency=plan.adjacency,
         noise_at=plan.noise_at,
+        promise=plan.promise,
+        colluding=plan.colluding,
+        noise=f"{NOISE_FROM[plan.randomness]}. {ON_A_GRID if plan.grid else FLOATING}",
         rounds=plan.rounds,
         accountant=accountant.name,
         clients=plan.clients,
         budget=population.epsilon,
         delta=population.delta,
+        spent=charged,
         epsilon={
-            "public": epsilon,
-            "clients": epsilon,
-            "server": np.full(len(population), math.inf),
+            name: accountant.epsilon(plan.steps(against=name), population.delta) for name in ADVERSARIES
         },
-        spending=_spending(plan, population, epsilon, accountant),
+        spending=_spending(plan, population, charged, accountant),
     )
 
 

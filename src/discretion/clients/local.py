@@ -14,7 +14,7 @@ from discretion.streams import shuffle_keys
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-from discretion.train import Order, Updates, Vector
+from discretion.train import NoisySteps, Order, Updates, Vector, noisy_sum
 
 Parameters = dict[str, Tensor]
 
@@ -57,6 +57,11 @@ class LocalClients:
         self._together = max(1, min(MOST_TOGETHER, CHUNK_NUMBERS // size))
         self._step: Callable[..., Parameters] | None = None
 
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """How many parameters each of the model's tensors has."""
+        return tuple(p.numel() for p in self._model.parameters())
+
     def initial(self) -> Vector:
         """The model that training starts from."""
         return models.flatten(self._model)
@@ -66,12 +71,15 @@ class LocalClients:
         return {name: p.numpy() for name, p in models.unflatten(model, self._model).items()}
 
     def updates(self, order: Order) -> Iterator[Updates]:
+        if order.noisy is not None:
+            for i in range(len(order.clients)):
+                yield Updates(order.clients[i : i + 1], self._train_with_noise(order, order.noisy, i)[None])
+            return
         # clients of like size together, so that little is padded
-        sizes = self._partition.sizes[order.clients]
-        by_size = order.clients[np.argsort(sizes, kind="stable")]
+        by_size = np.argsort(self._partition.sizes[order.clients], kind="stable")
         for start in range(0, len(by_size), self._together):
-            clients = by_size[start : start + self._together]
-            yield Updates(clients, self._train(order, clients))
+            part = by_size[start : start + self._together]
+            yield Updates(order.clients[part], self._train(order, order.clients[part], order.turn[part]))
 
     def evaluate(self, model: Vector) -> Quality:
         """On the test records."""
@@ -86,23 +94,54 @@ class LocalClients:
                 loss += float(functional.cross_entropy(logits, labels[batch], reduction="sum"))
         return Quality(right / len(labels), loss / len(labels))
 
-    def _train(self, order: Order, clients: Ints) -> np.ndarray:
+    def _train_with_noise(self, order: Order, noisy: NoisySteps, i: int) -> Vector:
+        """(d,) how far noisy steps move the model of the i-th client asked.
+
+        Each step takes a batch by the client's own coins, and divides the noisy sum of its clipped gradients
+        by the batch size that is expected: a public number, whatever was drawn.
+        """
+        mine = self._partition.of(int(order.clients[i]))
+        source, batch = noisy.source(i), float(noisy.batch[i])
+        model = order.model.astype(np.float64)
+        for _ in range(noisy.steps):
+            drawn = mine[source.uniform(len(mine)) < batch]
+            slopes = self._gradients(model.astype(np.float32), drawn)
+            total = noisy_sum(slopes, len(model), float(noisy.clip[i]), float(noisy.noise[i]), source)
+            model -= self._local.learning_rate / (batch * len(mine)) * total
+        return (model - order.model).astype(np.float32)
+
+    def _gradients(self, model: Vector, records: Ints) -> Iterator[np.ndarray]:
+        """(n, d) the gradient of each record's own loss, some records at a time."""
+
+        def loss(parameters: Parameters, inputs: Tensor, label: Tensor) -> Tensor:
+            return functional.cross_entropy(
+                functional_call(self._model, parameters, (inputs[None],)), label[None]
+            )
+
+        parameters = models.unflatten(model, self._model)
+        for start in range(0, len(records), self._together):
+            part = torch.from_numpy(records[start : start + self._together])
+            inputs, labels = self._ready(self._inputs[part]), self._labels[part]
+            slopes = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, inputs, labels)
+            yield torch.cat([slopes[name].reshape(len(part), -1) for name in parameters], dim=1).numpy()
+
+    def _train(self, order: Order, clients: Ints, turn: Ints) -> np.ndarray:
         """(k, d) how far local training moves the model, for each client."""
         start = models.unflatten(order.model, self._model)
         many = {name: p.expand(len(clients), *p.shape) for name, p in start.items()}
         for epoch in range(self._local.epochs):
-            records, real = self._batches(order, clients, epoch)
+            records, real = self._batches(order, clients, turn, epoch)
             for step in range(records.shape[1]):
                 many = self._together_step(many, records[:, step], real[:, step])
         moved = [(many[name] - start[name]).reshape(len(clients), -1) for name in start]
         return torch.cat(moved, dim=1).numpy()
 
-    def _batches(self, order: Order, clients: Ints, epoch: int) -> tuple[Tensor, Tensor]:
+    def _batches(self, order: Order, clients: Ints, turn: Ints, epoch: int) -> tuple[Tensor, Tensor]:
         """(k, steps, batch) record numbers, and which of them are real: short clients are padded."""
         sizes = self._partition.sizes[clients]
         batch = min(self._local.batch_size, int(sizes.max()))
         steps = -(-int(sizes.max()) // batch)
-        keys = shuffle_keys(order.key, epoch, clients, steps * batch)
+        keys = shuffle_keys(order.key, epoch, clients + (turn << 32), steps * batch)
         keys >>= np.uint64(1)
         keys[np.arange(steps * batch) >= sizes[:, None]] = np.iinfo(np.uint64).max  # padding last
         place = np.argsort(keys, axis=1, kind="stable")

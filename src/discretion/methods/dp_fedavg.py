@@ -8,7 +8,8 @@ Departs from the paper: the noise is calibrated by PLD, at the smallest epsilon 
 import numpy as np
 
 from discretion.accounting import noise_multiplier
-from discretion.plan import Phase, Plan
+from discretion.phase import Phase
+from discretion.plan import Plan
 from discretion.population import Population
 
 

@@ -10,7 +10,8 @@ import math
 
 import numpy as np
 
-from discretion.plan import Phase, Plan
+from discretion.phase import Phase
+from discretion.plan import Plan
 from discretion.population import Population
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 from discretion.accounting import noise_multiplier, sampling_rate
-from discretion.plan import Phase, Plan
+from discretion.phase import Phase
+from discretion.plan import Plan
 from discretion.population import Floats, Population
 
 

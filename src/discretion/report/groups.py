@@ -7,8 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from discretion.accounting.certify import WHO, Adversary, share_of
+from discretion.accounting.certify import share_of
 from discretion.methods import METHODS
+from discretion.plan import ADVERSARIES, Adversary
 from discretion.population import Floats, Ints
 from discretion.report.reading import Run
 
@@ -194,7 +195,8 @@ def _budget_class(runs: Sequence[Run], k: int) -> BudgetClass:
         budget=float(budget[top]),
         spent=float(spent[top]),
         against={
-            who: max(float(run.certificate.epsilon[who][part].max()) for run, part in pairs) for who in WHO
+            who: max(float(run.certificate.epsilon[who][part].max()) for run, part in pairs)
+            for who in ADVERSARIES
         },
         rounds=runs[0].certificate.spending.rounds,
         curve=_spending(runs, k),

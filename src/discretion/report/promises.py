@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from discretion.accounting.certify import WHO, Adversary
+from discretion.plan import Adversary
 from discretion.report import charts, numbers, wording
 from discretion.report.charts import Style
 from discretion.report.comparing import comparable
@@ -39,7 +39,8 @@ def protection(groups: Sequence[Group], styles: dict[str, Style]) -> str:
         ("Counted by", f"{text(', '.join(accountants))}<small>over every round of the plan</small>"),
         ("How to read epsilon", _meaning(groups)),
     ]
-    who = "; ".join(f"<b>{READERS[name]}</b>: {text(WHO[name])}" for name in READERS)
+    words = {name: dict.fromkeys(c.against[name] for c in certificates) for name in READERS}
+    who = "; ".join(f"<b>{READERS[name]}</b>: {text(' or '.join(words[name]))}" for name in READERS)
     return section(
         "protection",
         "Who is protected from whom",

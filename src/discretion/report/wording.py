@@ -121,8 +121,8 @@ def _day(moment: str) -> str:
 
 def promise(unit: str, adjacency: str) -> str:
     """What is protected, in plain words."""
-    units = {"client": "One client’s whole data set"}
-    changes = {"add_remove": "present or absent"}
+    units = {"client": "One client’s whole data set", "record": "Each single record of a client"}
+    changes = {"add_remove": "present or absent", "replace": "this or any other in its place"}
     return f"{units.get(unit, unit)}: {changes.get(adjacency, adjacency)}"
 
 
@@ -130,7 +130,11 @@ def trusted(noise_at: str) -> str:
     """What the server could do if it were dishonest."""
     known = {
         "server": "It sees every update before the noise, draws the noise, and knows who took part in "
-        "which round. It is trusted to add the noise as planned and to keep the rest to itself."
+        "which round. It is trusted to add the noise as planned and to keep the rest to itself.",
+        "clients": "It sees each update with that client’s own share of the noise, and who took part. It is "
+        "trusted to add the shares of those who did not, and to keep the rest to itself.",
+        "secure_sum": "Nothing but to add up: it sees sums only, and cannot tell who took part.",
+        "steps": "Nothing: whatever a client sends is noisy before it leaves.",
     }
     return known.get(noise_at, noise_at)
 
