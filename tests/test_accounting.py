@@ -158,6 +158,66 @@ def test_renyi_divergence_of_fractional_orders_by_quadrature() -> None:
         assert found[at] == pytest.approx(truth, rel=1e-9)
 
 
+def true_divergence(rate: float, multiplier: float, order: float) -> mpmath.mpf:
+    """By sums of what cannot be negative: of the binomial for whole orders, of a fine grid for others."""
+    with mpmath.workdps(50):
+        q, s, a = mpmath.mpf(rate), mpmath.mpf(multiplier), mpmath.mpf(order)
+        if order % 1 == 0:
+            excess = mpmath.fsum(
+                mpmath.binomial(a, k) * (1 - q) ** (a - k) * q**k * mpmath.expm1(k * (k - 1) / (2 * s * s))
+                for k in range(2, int(order) + 1)
+            )
+        else:
+            step = mpmath.mpf(min(0.25, multiplier / 4))
+            excess = mpmath.mpf(0)
+            for i in range(int((26 + max(a, 2) / s) / step)):
+                u = i * step - 13
+                y = q * mpmath.expm1(u / s - 1 / (2 * s * s))
+                excess += step * mpmath.npdf(u) * (mpmath.expm1(a * mpmath.log1p(y)) - a * y)
+        return mpmath.log1p(excess) / (a - 1)
+
+
+@pytest.mark.parametrize(
+    ("rate", "multiplier"),
+    [(1e-9, 1e8), (1e-9, 0.3), (1e-9, 0.9), (1e-4, 1.0), (0.5, 0.999), (0.999, 1.01), (0.3, 0.2), (0.9, 50.0)]
+    + [(1e-5, 0.25), (1 - 1e-12, 2.0), (0.11, 1e5)],
+)
+def test_renyi_is_never_understated_and_true_to_nine_digits(rate: float, multiplier: float) -> None:
+    found = renyi.curve(np.array([rate]), np.array([multiplier]))[0]
+    for order in (1.1, 1.9, 2.0, 2.1, 4.5, 10.5, 63.0, 1024.0):
+        at = int(np.flatnonzero(order == renyi.ORDERS)[0])
+        truth = true_divergence(rate, multiplier, order)
+        assert truth <= found[at] <= truth * (1 + 1e-9)
+
+
+def test_renyi_as_google_finds_it_for_many_clients_at_once() -> None:
+    generator = np.random.default_rng(2)
+    rate, multiplier = 10 ** generator.uniform(-4, 0, 15), 10 ** generator.uniform(-0.3, 1, 15)
+    found = renyi.curve(rate, multiplier)
+    for i in range(15):
+        accountant = RdpAccountant(renyi.ORDERS.tolist())
+        gaussian_step = dp_accounting.GaussianDpEvent(float(multiplier[i]))
+        accountant.compose(dp_accounting.PoissonSampledDpEvent(float(rate[i]), gaussian_step))
+        theirs = np.asarray(accountant._rdp)  # there is no other way to it
+        whole = renyi.ORDERS % 1 == 0
+        np.testing.assert_allclose(found[i, whole], theirs[whole], rtol=1e-6, atol=1e-12)
+        # between whole orders theirs adds up the sizes of an alternating series, or gives up
+        assert (found[i] <= theirs * (1 + 1e-6) + 1e-12).all()
+
+
+def test_renyi_of_a_client_does_not_depend_on_the_others() -> None:
+    generator = np.random.default_rng(3)
+    rate, multiplier = 10 ** generator.uniform(-9, 0, 700), 10 ** generator.uniform(-1, 2, 700)
+    rate[:5], multiplier[5:10] = [0, 1, 0.5, 1, 1e-300], [0, 0.01, 1e9, math.inf, 1e300]
+    together = renyi.curve(np.tile(rate, 2), np.tile(multiplier, 2))
+    np.testing.assert_array_equal(together[:700], together[700:])
+    for i in range(0, 700, 23):
+        np.testing.assert_array_equal(together[i], renyi.curve(rate[i : i + 1], multiplier[i : i + 1])[0])
+    assert (together[0] == 0).all() and (together[4] > 0).all() and np.isinf(together[5]).all()
+    assert (np.diff(together[10:700], axis=1) >= 0).all()
+    assert renyi.curve(np.zeros(0), np.zeros(0)).shape == (0, len(renyi.ORDERS))
+
+
 def test_renyi_without_sampling_is_the_gaussian() -> None:
     np.testing.assert_allclose(renyi.curve(np.array([1.0]), np.array([2.0]))[0], renyi.ORDERS / 8)
     near = renyi.curve(np.array([1 - 1e-12]), np.array([2.0]))[0]

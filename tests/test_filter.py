@@ -1,0 +1,202 @@
+"""The filter keeps every budget, also against those who choose steps by what they have seen."""
+
+import math
+from collections.abc import Callable
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from discretion.accounting import Pld, filter, renyi
+from discretion.population import Floats, Ints
+from discretion.steps import Steps
+
+some = settings(max_examples=40, deadline=None)
+rates = st.floats(0.001, 1)
+multipliers = st.floats(0.4, 20)
+counts = st.integers(1, 300)
+budgets = st.floats(0.1, 20)
+deltas = st.floats(-9, -2).map(lambda exponent: 10.0**exponent)
+
+
+def spent(divergence: Floats, epsilon: float, delta: float) -> float:
+    """By a client with this budget, whose sums (orders,) are these."""
+    one = np.array([delta])
+    return float(filter.spent(divergence[None], one, filter.ladder(np.array([epsilon]), one))[0])
+
+
+def step(rate: float, multiplier: float) -> Floats:
+    return renyi.curve(np.array([rate]), np.array([multiplier]))[0]
+
+
+def pld(rate: float, multiplier: float, count: int, delta: float) -> float:
+    steps = Steps.same(np.array([rate]), np.array([multiplier]), count)
+    return float(Pld().epsilon(steps, np.array([delta]))[0])
+
+
+# Rounds that PLD allows to a plan fixed beforehand, and those of them that the filter allows: 0.66 to 0.88.
+# The best single order in hindsight, with the whole of delta, would allow 0.84, 0.87, 0.92, 0.86, 0.88, 0.79,
+# 0.89 and 0.81: most of what is missing is what Rényi divergences do not see.
+ALLOWED = [
+    (1.0, 30.0, 1.0, 1e-5, 64, 50),
+    (1.0, 30.0, 4.0, 1e-5, 769, 622),
+    (1.0, 30.0, 8.0, 1e-9, 1433, 1255),
+    (0.02, 1.5, 4.0, 1e-5, 3665, 2945),
+    (0.02, 1.5, 8.0, 1e-5, 12175, 10240),
+    (0.02, 1.5, 1.0, 1e-5, 268, 176),
+    (0.3, 2.0, 16.0, 1e-5, 327, 279),
+    (0.01, 0.8, 8.0, 1e-9, 3009, 2241),
+]
+
+
+@pytest.mark.parametrize(("rate", "multiplier", "epsilon", "delta", "fixed", "allowed"), ALLOWED)
+def test_most_rounds_of_a_fixed_plan_are_allowed_and_not_one_more(
+    rate: float, multiplier: float, epsilon: float, delta: float, fixed: int, allowed: int
+) -> None:
+    assert pld(rate, multiplier, fixed, delta) == pytest.approx(epsilon, rel=2e-3 + 1 / fixed)
+    once = step(rate, multiplier)
+    assert spent(allowed * once, epsilon, delta) <= epsilon < spent((allowed + 1) * once, epsilon, delta)
+
+
+@some
+@given(rates, multipliers, counts, budgets, deltas)
+def test_spent_is_never_below_pld(
+    rate: float, multiplier: float, count: int, budget: float, delta: float
+) -> None:
+    """Whatever budget the ladder is for."""
+    found = spent(count * step(rate, multiplier), budget, delta)
+    assert found >= pld(rate, multiplier, count, delta) * (1 - 1e-9)
+
+
+@some
+@given(st.lists(st.tuples(rates, multipliers), min_size=1, max_size=4), budgets, deltas)
+def test_spent_is_the_least_epsilon_of_the_mean(
+    steps: list[tuple[float, float]], budget: float, delta: float
+) -> None:
+    """By a scan over losses, with 30 digits."""
+    total = sum((step(*each) for each in steps), np.zeros(len(renyi.ORDERS)))
+    (rungs,) = filter.ladder(np.array([budget]), np.array([delta]))
+    found = spent(total, budget, delta)
+
+    def needed(loss: float) -> float:
+        with mpmath.workdps(30):
+            terms = [mpmath.exp((renyi.ORDERS[j] - 1) * (mpmath.mpf(loss) - total[j])) for j in rungs]
+            reach = delta * mpmath.fsum(terms) / len(rungs)
+            return float(loss + mpmath.log(1 - reach)) if reach < 1 else -math.inf
+
+    best = max(np.linspace(found - 1, found + 12, 131), key=needed)
+    for width in (0.1, 0.01, 0.001):
+        best = max(best + width * np.linspace(-1, 1, 21), key=needed)
+    assert found >= needed(best)
+    assert found == pytest.approx(max(needed(best), 0), rel=1e-5, abs=1e-5)
+
+
+@some
+@given(rates, multipliers, counts, budgets, deltas)
+def test_rungs_help_one_another(
+    rate: float, multiplier: float, count: int, budget: float, delta: float
+) -> None:
+    total = count * step(rate, multiplier)
+    (rungs,) = filter.ladder(np.array([budget]), np.array([delta]))
+    apart = renyi.convert(total[None, rungs], np.array([delta / len(rungs)]), renyi.ORDERS[rungs])
+    assert spent(total, budget, delta) <= apart[0] * (1 + 1e-8)
+
+
+@some
+@given(st.lists(st.tuples(rates, multipliers), min_size=2, max_size=6), budgets, deltas)
+def test_spent_grows_with_every_step_whatever_their_order(
+    steps: list[tuple[float, float]], budget: float, delta: float
+) -> None:
+    sums = np.cumsum([step(*each) for each in steps], axis=0)
+    costs = [spent(total, budget, delta) for total in sums]
+    assert costs == sorted(costs)
+    back = np.cumsum([step(*each) for each in reversed(steps)], axis=0)[-1]
+    assert spent(back, budget, delta) == pytest.approx(costs[-1], rel=1e-9, abs=1e-12)
+
+
+def test_edges() -> None:
+    epsilon, delta = np.array([1.0, math.inf, 1e-6, 1e6, 4.0]), np.array([1e-5, 1e-5, 1e-12, 1e-300, 0.0])
+    ladder = filter.ladder(epsilon, delta)
+    assert ladder.shape == (5, len(filter.RUNGS))
+    assert (ladder >= 0).all() and (ladder < len(renyi.ORDERS)).all()
+    nothing = np.zeros((5, len(renyi.ORDERS)))
+    np.testing.assert_array_equal(filter.spent(nothing, delta, ladder), np.zeros(5))
+    np.testing.assert_array_equal(filter.spent(nothing + math.inf, delta, ladder), np.full(5, math.inf))
+    little = filter.spent(nothing + 1e-12, delta, ladder)
+    assert (little >= 0).all() and np.isfinite(little[:4]).all() and np.isinf(little[4])
+    high_orders_only = np.where(renyi.ORDERS[ladder[:, :1]] < renyi.ORDERS, math.inf, 0.1)
+    assert np.isfinite(filter.spent(high_orders_only, delta, ladder)[:4]).all()
+    assert filter.spent(nothing + 1e-3, np.ones(5), ladder).max() == 0
+
+
+def test_a_ladder_is_below_the_order_of_a_gaussian_and_lower_for_larger_budgets() -> None:
+    epsilon = np.array([0.5, 1.0, 4.0, 16.0])
+    orders = renyi.ORDERS[filter.ladder(epsilon, np.full(4, 1e-5))]
+    np.testing.assert_array_equal(orders[:, -1], [32, 18, 6, 2.7])
+    assert (np.diff(orders, axis=1) > 0).all() and (np.diff(orders, axis=0) < 0).all()
+
+
+# an adversary: rows are steps it may take, from cheap to dear
+CHOICES = np.array([[1.0, 8.0], [0.2, 1.0], [1.0, 2.5], [0.05, 0.6], [0.5, 1.0], [1.0, 1.2]])
+Strategy = Callable[[Floats, np.random.Generator], Ints]
+EPSILON, DELTA, PATHS, ROUNDS = 1.0, 0.05, 10_000, 12
+
+
+def chase(path: Floats, generator: np.random.Generator) -> Ints:
+    """Large steps while the loss is low, small ones near the budget, none above it."""
+    wish = np.where(path > EPSILON, -1, np.where(path > EPSILON / 2, 1, np.where(path < -0.5, 5, 4)))
+    return np.asarray(wish)
+
+
+def gamble(path: Floats, generator: np.random.Generator) -> Ints:
+    """Above the budget small steps that keep it there, below it anything."""
+    return np.where(path > EPSILON + 1, 0, generator.integers(0, len(CHOICES), len(path)))
+
+
+def greedy(path: Floats, generator: np.random.Generator) -> Ints:
+    return np.full(len(path), 5)
+
+
+def delta_reached(strategy: Strategy, present: bool, filtered: bool) -> tuple[float, float]:
+    """Mean and its error of (1 - exp(EPSILON - loss))+ after all rounds, by simulation.
+
+    `present`: the loss of who took part against who did not; else the other way round.
+    """
+    generator = np.random.default_rng(5)
+    curves = renyi.curve(*CHOICES.T)
+    delta = np.full(PATHS, DELTA)
+    ladder = filter.ladder(np.full(PATHS, EPSILON), delta)
+    total, loss = np.zeros((PATHS, len(renyi.ORDERS))), np.zeros(PATHS)
+    for _ in range(ROUNDS):
+        wish = strategy(loss, generator)
+        for choice in range(len(CHOICES) - 1, -1, -1):  # what is refused is asked for in smaller steps
+            who = np.flatnonzero(wish == choice)
+            after = total[who] + curves[choice]
+            taken = np.ones(len(who), bool)
+            if filtered:
+                taken = filter.spent(after, delta[who], ladder[who]) <= EPSILON
+            wish[who[~taken]] -= 1
+            who = who[taken]
+            total[who] = after[taken]
+            rate, multiplier = CHOICES[choice]
+            coin = present & (generator.random(len(who)) < rate)
+            seen = generator.standard_normal(len(who)) + coin / multiplier
+            ratio = np.log1p(rate * np.expm1(seen / multiplier - 0.5 / multiplier**2))
+            loss[who] += ratio if present else -ratio
+    over = -np.expm1(np.minimum(EPSILON - loss, 0.0))
+    return float(over.mean()), float(over.std() / math.sqrt(PATHS))
+
+
+@pytest.mark.parametrize("present", [True, False])
+@pytest.mark.parametrize("strategy", [chase, gamble, greedy])
+def test_no_strategy_gets_past_delta(strategy: Strategy, present: bool) -> None:
+    reached, error = delta_reached(strategy, present, filtered=True)
+    assert 0.1 * DELTA < reached <= DELTA + 3 * error
+
+
+def test_the_strategies_would_get_past_delta_without_the_filter() -> None:
+    for strategy in (chase, gamble, greedy):
+        reached, _ = delta_reached(strategy, True, filtered=False)
+        assert reached > 2 * DELTA
