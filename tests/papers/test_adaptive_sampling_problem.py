@@ -140,6 +140,18 @@ def test_the_planned_problem_is_solved(noise: float) -> None:
         assert planned_objective(other, a, b) >= best
 
 
+def test_very_different_clients() -> None:
+    """Each still has a rate, and the price of a rate is the same for all."""
+    weight = 10.0 ** np.arange(-15, 15, 3)
+    rate = printed_rates(weight, 16)
+    price = weight * (rate**-1.5 / 4 - rate**-0.5) / 2
+    assert price[:-2] == pytest.approx(price[0], rel=1e-6)  # of the last two, at 1 / sqrt(K), it is a rest
+    assert rate[-2:] == pytest.approx(0.25, rel=1e-6)
+    rate = planned_rates(weight[::-1], weight)
+    assert (rate > 0).all() and rate.sum() == pytest.approx(1)
+    assert rate[0] > 0.9
+
+
 def test_weights_follow_share_and_budget() -> None:
     share = np.array([0.2, 0.2, 0.4])
     found = noise_weights(share, np.array([1.0, 2.0, 1.0]), np.full(3, 1e-5), np.full(3, 1e-6))

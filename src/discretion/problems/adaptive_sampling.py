@@ -15,7 +15,8 @@ from discretion.accounting.papers.adaptive_sampling import SLOPE, turns_bound
 from discretion.errors import PlanError
 from discretion.population import Floats
 
-CLOSE = 1e-14  # of the multiplier nu, relative to where it is looked for
+CLOSE = 1e-14  # relative distance at which the search for nu ends
+TRIES = 1000
 
 
 def noise_weights(share: Floats, epsilon: Floats, delta: Floats, slack: Floats) -> Floats:
@@ -95,11 +96,13 @@ def planned_rates(variance: Floats, noise: Floats) -> Floats:
     if not (np.isfinite(noise) & (noise >= 0)).all():
         raise PlanError("noise that adds a negative or infinite variance: expected numbers of at least 0")
 
+    beyond = noise - noise.min()  # the rest goes into nu, which is then above 0
+
     def rates(nu: float) -> Floats:
-        return np.sqrt(variance / (noise + nu))
+        return np.asarray(np.sqrt(variance / (beyond + nu)))
 
     # at the first somebody's rate is 1, at the second nobody's is above 1 / N
-    least, most = (variance - noise).max(), (variance * len(variance) ** 2 - noise).max()
+    least, most = (variance - beyond).max(), (variance * len(variance) ** 2 - beyond).max()
     return _distribution(rates, float(least), float(most))
 
 
@@ -110,7 +113,8 @@ def _distribution(rates: Callable[[float], Floats], least: float, most: float) -
     elif rates(least).sum() <= 1:
         nu = least
     else:
-        nu = brentq(lambda nu: rates(nu).sum() - 1, least, most, xtol=CLOSE * (most - least), rtol=CLOSE)
+        tiny = np.finfo(float).tiny
+        nu = brentq(lambda nu: rates(nu).sum() - 1, least, most, xtol=tiny, rtol=CLOSE, maxiter=TRIES)
     found = rates(nu)
     return np.asarray(found / found.sum())
 

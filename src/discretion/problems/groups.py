@@ -90,9 +90,10 @@ def objective(
 def inverse_variance(drawn: Floats, multiplier: Floats, cohort: float) -> Floats:
     """(M,) weights ~ r / sigma², with gain 1.
 
+    At equal rates, strict groups then count for less than their share of clients: see `weight_bias`.
+
     Guarantees:
         No other weights of the same groups have a smaller ratio of noise to signal.
-        Strict groups count for less than their share of clients: see `weight_bias`.
     """
     share = drawn / multiplier**2
     return np.asarray(cohort * share / (share * drawn).sum())
@@ -105,7 +106,7 @@ def weight_bias(drawn: Floats, weight: Floats, size: Ints) -> float:
 
 
 def pooled_noise_to_signal(rate: Floats, multiplier: Floats, size: Ints) -> float:
-    """Noise to signal, as in `noise_to_signal`, if all groups are in one sum under one noise.
+    """Noise to signal, in units of (C / (q n))², if all groups are in one sum under one noise.
 
     Group m, asked at rate q_m, needs the multiplier sigma_m; one noise is that for a clip ~ 1 / sigma_m.
     With rates chosen so that all sigma_m are equal, the clips are, too, and this is sigma².
