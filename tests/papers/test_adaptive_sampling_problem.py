@@ -150,6 +150,7 @@ def test_very_different_clients() -> None:
     rate = planned_rates(weight[::-1], weight)
     assert (rate > 0).all() and rate.sum() == pytest.approx(1)
     assert rate[0] > 0.9
+    assert planned_rates(np.array([1.0, 4.0]), np.full(2, 1e20)) == pytest.approx([1 / 3, 2 / 3])
 
 
 def test_weights_follow_share_and_budget() -> None:
