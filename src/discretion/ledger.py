@@ -225,7 +225,7 @@ class Ledger:
             if kinds and kinds != [(plan.unit, plan.adjacency)]:
                 raise LedgerError(
                     f"the ledger {self._path} protects a {kinds[0][0]} ({kinds[0][1]}), this plan a "
-                    f"{plan.unit} ({plan.adjacency}): what they cost does not add up. Use a ledger of its own."
+                    f"{plan.unit} ({plan.adjacency}): costs do not add up. Use a ledger of its own."
                 )
             self.consider(plan, accept_no_privacy)
             self._record(run, plan, noise, accept_no_privacy)

@@ -18,7 +18,7 @@ MOST_POINTS = 25  # of a spending curve
 
 NOISE_FROM: dict[Randomness, str] = {
     "seeded": "simulation: coins and noise from a seed; whoever knows the seed can take the noise off",
-    "cryptographic": "deployment: ChaCha20, keyed anew by the operating system for each block; no key is kept",
+    "cryptographic": "deployment: ChaCha20, keyed anew by the operating system for each block, and not kept",
 }
 ON_A_GRID = "Gaussian rounded to a grid, drawn exactly; every accountant of the Gaussian holds"
 FLOATING = "Gaussian in floating point; what the last bits of a float tell (Mironov 2012) is not proved"
