@@ -92,6 +92,18 @@ def test_conditions_for_a_minimum_hold(kind: str) -> None:
     assert moved > 30
 
 
+def test_conditions_hold_where_many_are_used_up() -> None:
+    """Seed 471 is one of few where steps from a level that forgets who is used up lead elsewhere."""
+    for seed in range(440, 500):
+        rng = np.random.default_rng(seed)
+        n = rng.integers(3, 30)
+        size = 10 ** rng.uniform(-3, 0, n)
+        share, slope, intercept = size / size.sum(), 10 ** rng.uniform(-4, 4, n), 10 ** rng.uniform(-4, 2, n)
+        weight = 10 ** rng.uniform(-2, 2) * default_weight(share, slope, intercept)
+        p = select_affine(share, intercept, slope, weight)
+        assert distance_from_optimal(p, (share, intercept, slope), weight) < 1e-11
+
+
 def test_conditions_notice_what_is_not_optimal() -> None:
     clients = clients_of("affine", 1)
     weight = 10 * default_weight(clients[0], clients[2], clients[1])
