@@ -1,0 +1,1 @@
+"""The optimisation problems that methods solve: numbers in, numbers out."""
