@@ -5,9 +5,9 @@ import numpy as np
 from discretion.population import Floats, Ints
 from discretion.problems.incentives import Game, chance, gain, step
 
-STATES = 241
-CONTROLS = 33
-TYPES = 33
+STATES = 161
+CONTROLS = 17
+TYPES = 65
 
 
 def types_of(privacy_weight: Floats) -> Floats:
@@ -17,17 +17,17 @@ def types_of(privacy_weight: Floats) -> Floats:
     return spread if len(spread) > 1 else np.append(spread, spread + 1.0)
 
 
-def values(game: Game, types: Floats, phi: Floats, reward: Floats) -> Floats:
-    """(T+1, types, STATES) most that a client can still gain from a level on, if the others' mean is phi."""
-    levels, alpha = _levels(game), np.linspace(0, 1, CONTROLS)[:, None]
+def values(game: Game, types: Floats, phi: Floats, reward: Floats, states: int = STATES) -> Floats:
+    """(T+1, types, states) most that a client can still gain from a level on, if the others' mean is phi."""
+    levels, alpha = _levels(game, states), np.linspace(0, 1, CONTROLS)[:, None]
     weight = types[:, None, None]
-    value = np.empty((game.rounds + 1, len(types), STATES))
+    value = np.empty((game.rounds + 1, len(types), states))
     for t in range(game.rounds, -1, -1):
         chosen, _ = chance(game, levels, phi[t])
         if t == game.rounds:
             value[t] = gain(chosen, levels, np.zeros(1), reward[t], types[:, None])
             continue
-        index, part = _between(game, step(game, levels, alpha, float(phi[t])))  # (CONTROLS, STATES)
+        index, part = _between(game, step(game, levels, alpha, float(phi[t])), states)  # (CONTROLS, states)
         later = (1 - part) * value[t + 1][:, index] + part * value[t + 1][:, index + 1]
         value[t] = (gain(chosen, levels, alpha, reward[t], weight) + later).max(axis=1)
     return value
@@ -54,7 +54,7 @@ def respond(
         best = np.zeros(len(clients))
         for around in (coarse, fine):
             tried = np.clip(best + around[:, None], 0, 1)  # (CONTROLS, N)
-            index, part = _between(game, step(game, rho[t], tried, mean))
+            index, part = _between(game, step(game, rho[t], tried, mean), value.shape[-1])
             mine, next_kind = value[t + 1][kind, index], value[t + 1][kind + 1, index]
             mine_above, next_above = value[t + 1][kind, index + 1], value[t + 1][kind + 1, index + 1]
             later = (1 - other) * ((1 - part) * mine + part * mine_above)
@@ -66,14 +66,14 @@ def respond(
     return alpha, rho
 
 
-def _levels(game: Game) -> Floats:
-    """(STATES,) levels, closer together where they are low and a client's chance bends most."""
-    return np.asarray(game.rho_low + (game.rho_high - game.rho_low) * np.linspace(0, 1, STATES) ** 2)
+def _levels(game: Game, states: int) -> Floats:
+    """(states,) levels, closer together where they are low and a client's chance bends most."""
+    return np.asarray(game.rho_low + (game.rho_high - game.rho_low) * np.linspace(0, 1, states) ** 2)
 
 
-def _between(game: Game, rho: Floats) -> tuple[Ints, Floats]:
+def _between(game: Game, rho: Floats, states: int) -> tuple[Ints, Floats]:
     """Index of the level below, and how far rho is on the way to the level above."""
-    levels = _levels(game)
+    levels = _levels(game, states)
     root = np.sqrt(np.clip((rho - game.rho_low) / (game.rho_high - game.rho_low), 0, 1))
-    index = np.minimum((root * (STATES - 1)).astype(np.int64), STATES - 2)
+    index = np.minimum((root * (states - 1)).astype(np.int64), states - 2)
     return index, np.clip((rho - levels[index]) / (levels[index + 1] - levels[index]), 0, 1)

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discretion.errors import InputError
-from discretion.population import Floats
+from discretion.population import Floats, Ints
 
-ROUNDING = 1e-12  # so that sums of scaled levels stay within a total to the last digit
+ROUNDING = 1e-12  # so that sums stay within a budget to the last digit
 
 
 def by_level(rho: Floats) -> Floats:
@@ -81,22 +81,30 @@ def within_round(
 
     The cost of K clients is gamma accuracy_weight (1/K - 1/N + sum 1/rho / K²) + (1-gamma) reward sum rho:
     the sampling variance falls in K, without which the cheapest cohort would be empty. For each K the
-    candidates are the K neighbours in rho with the highest levels that fit.
+    candidates are the K neighbours in rho that cost least among those that fit: the best of all cohorts
+    of K where the budget does not bind, a good one where it does.
 
     Guarantees: the levels of those in sum to at most `budget`; nobody is in if nobody fits.
     """
     order = np.argsort(rho, kind="stable")
-    total = np.append(0.0, np.cumsum(rho[order]))
-    inverse = np.append(0.0, np.cumsum(1 / rho[order]))
+    level = rho[order]
+    total, inverse = np.append(0.0, np.cumsum(level)), np.append(0.0, np.cumsum(1 / level))
+    limit = budget * (1 - ROUNDING)
     many = np.arange(1, len(rho) + 1)
-    many = many[total[many] <= budget]
+    many = many[total[many] <= limit]
     if not len(many):
         return np.zeros(len(rho), dtype=np.bool_), float("inf")
-    low, high = np.zeros(len(many), dtype=np.int64), len(rho) - many  # first of the neighbours
+
+    def share(place: Ints) -> Floats:  # of the cost, by the client at this place
+        return gamma * accuracy_weight / (many**2 * level[place]) + (1 - gamma) * reward * level[place]
+
+    low, high = np.zeros(len(many), dtype=np.int64), len(rho) - many  # place of the lowest neighbour
     while np.any(low < high):
         middle = (low + high + 1) // 2
-        fits = total[middle + many] - total[middle] <= budget
-        low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
+        fits = total[middle + many] - total[middle] <= limit
+        leaves, joins = np.maximum(middle - 1, 0), np.minimum(middle - 1 + many, len(rho) - 1)
+        up = fits & (share(joins) <= share(leaves))
+        low, high = np.where(up, middle, low), np.where(up, high, middle - 1)
     variance = 1 / many - 1 / len(rho) + (inverse[low + many] - inverse[low]) / many**2
     cost = gamma * accuracy_weight * variance + (1 - gamma) * reward * (total[low + many] - total[low])
     best = int(np.argmin(cost))

@@ -11,6 +11,7 @@ from discretion.problems.best_response import respond, types_of, values
 from discretion.problems.incentives import Game, best_reward, costates, play, project, utility
 
 By = Literal["search", "costates", "printed"]
+FINER = 401  # states of the search for regret, so that the search for equilibria does not judge itself
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,9 @@ def equilibrium(
     expected = np.tile(game.rho0, (game.rounds + 1, 1))
     offer = np.full(game.rounds + 1, 1.0 if reward is None else reward)
     least, best = np.inf, (np.zeros_like(expected), offer, 0.0, 0.0)
-    for count in range(1, iterations + 1):  # noqa: B007
+    count = 0
+    while count < iterations:
+        count += 1
         phi = expected.mean(axis=1)
         if by == "search":
             alpha, rho = respond(game, types, values(game, types, phi, offer), offer)
@@ -100,7 +103,7 @@ def regrets(game: Game, alpha: Floats, reward: Floats, sample: int) -> tuple[Int
     order = np.argsort(game.privacy_weight, kind="stable")
     picked = order[np.unique(np.linspace(0, len(order) - 1, min(sample, len(order))).astype(np.int64))]
     own = np.unique(np.append(game.privacy_weight[picked], [0.0, 1.0]))
-    better, levels = respond(game, own, values(game, own, phi, reward), reward, phi)
+    better, levels = respond(game, own, values(game, own, phi, reward, FINER), reward, phi)
     best = utility(game, levels, better, phi, reward)[picked]
     mine = utility(game, rho, alpha, phi, reward)[picked]
     scale = np.maximum(np.maximum(np.abs(best), np.abs(mine)), np.finfo(float).tiny)

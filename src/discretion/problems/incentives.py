@@ -106,9 +106,10 @@ def step(game: Game, rho: Floats, alpha: Floats, phi: float) -> Floats:
 
 
 def slopes(game: Game, rho: Floats, phi: Floats, literal: bool = False) -> tuple[Floats, Floats]:
-    """Q and -M without the controls' part, each (T+1, N): dU/drho = Q R - M - c (1-varphi) alpha².
+    """What a higher level gains per unit of reward, and what it loses in privacy; each (T+1, N).
 
-    `literal` leaves out the factor K/(N phi) in M, as Theorem 1 prints it; then c is (1-x)^(K-1).
+    The paper's Q, and its -M without the controls' part. `literal` leaves out the factor K/(N phi) in M,
+    as Theorem 1 prints it.
     """
     chosen, slope = chance(game, rho, phi[:, None])
     steep = _steepness(game, slope, phi, literal)
@@ -161,7 +162,8 @@ def best_reward(game: Game, rho: Floats, reward: Floats, literal: bool = False) 
 
     In the server's cost (13) every client counts with the probability that it is drawn, and 1/t is
     1/(t+1). A level answers along `response_line` as far as controls go, which makes the cost
-    neither convex nor smooth: each round is searched on a grid that holds the minimum, then refined.
+    neither convex nor smooth: each round is searched on a grid up to where payment alone costs too much,
+    then refined by golden section around the best point of the grid.
     """
     line, start = response_line(game, rho, reward, literal)
     phi = rho[:-1].mean(axis=1, keepdims=True)
