@@ -70,6 +70,18 @@ def column(value: float) -> np.ndarray:
     return np.array([[float(value)]])
 
 
+def cell(value: float) -> np.ndarray:
+    """For one step of one client."""
+    return np.array([[[float(value)]]])
+
+
+def grid_of(
+    rate: float, multiplier: float, spacing: float, first: int, bins: int
+) -> tuple[losses.Losses, losses.Losses]:
+    ends = np.array([[[first]]]), np.array([[[bins]]]), bins
+    return losses.discretise(cell(rate), cell(multiplier), cell(spacing), *ends)
+
+
 def true_curve(rate: float, multiplier: float, epsilon: np.ndarray, way: int) -> np.ndarray:
     """delta(epsilon) of one step in closed form when the client is removed (0) or added (1).
 
@@ -86,9 +98,9 @@ def true_curve(rate: float, multiplier: float, epsilon: np.ndarray, way: int) ->
 
 
 def discrete_curve(part: losses.Losses, spacing: float, epsilon: np.ndarray) -> np.ndarray:
-    loss = part.start[0, 0] + spacing * np.arange(part.mass.shape[1])
+    loss = part.start[0, 0] + spacing * np.arange(part.mass.shape[2])
     gain = np.maximum(-np.expm1(np.minimum(epsilon[:, None] - loss, 0.0)), 0.0)
-    return np.asarray(part.infinite[0, 0] + gain @ part.mass[0])
+    return np.asarray(part.infinite[0, 0] + gain @ part.mass[0, 0])
 
 
 def true_log_delta(steps: list[tuple[float, float, int]], epsilon: float) -> float | None:
@@ -203,7 +215,7 @@ def test_composition_of_unsampled_steps_is_the_exact_gaussian(
     """Through the grid and the transforms, which `Pld` would not use where every rate is 1."""
     steps = Compositions(column(1), column(multiplier), column(count), np.array([delta]))
     exact = gaussian.epsilon_of(np.array([math.sqrt(count) / multiplier]), np.array([delta]))
-    found = pld._sampled(steps)
+    found = pld._sampled(steps)[0]
     assert exact * (1 - 1e-12) <= found <= 1.001 * exact + 1e-6
 
 
@@ -220,16 +232,9 @@ def test_discrete_curves_lie_above_the_true_ones(
 ) -> None:
     """On and between grid points, above and below the grid, in both directions; mass is kept."""
     spacing = min(spacing, 300 / bins)  # in exp(spacing) there has to be room
-    parts = losses.discretise(
-        column(rate),
-        column(multiplier),
-        column(spacing),
-        np.array([[first]]),
-        np.array([[bins]]),
-        bins,
-    )
+    parts = grid_of(rate, multiplier, spacing, first, bins)
     for way, part in enumerate(parts):
-        start, end = part.start[0, 0], part.start[0, 0] + spacing * bins
+        start, end = part.start[0, 0, 0], part.start[0, 0, 0] + spacing * bins
         epsilon = np.linspace(max(start - 1, -30), min(end + 1, 30), 500)
         blur = 16 * UNIT * (1 + abs(start) + spacing * bins)  # rounding of the grid points themselves
         true = true_curve(rate, multiplier, epsilon + blur, way)
@@ -239,14 +244,13 @@ def test_discrete_curves_lie_above_the_true_ones(
 
 
 def test_a_client_with_fewer_bins_than_others_loses_no_mass() -> None:
-    two = np.array([[0.3], [0.3]])
-    parts = losses.discretise(
-        two, 2 + 0 * two, 0.1 + 0 * two, np.array([[0], [0]]), np.array([[40], [12]]), 40
-    )
+    two = np.array([[[0.3]], [[0.3]]])
+    bins = np.array([[[40]], [[12]]])
+    parts = losses.discretise(two, 2 + 0 * two, 0.1 + 0 * two, 0 * bins, bins, 40)
     for part in parts:
-        assert part.mass.sum(axis=1) + part.infinite[:, 0] == pytest.approx(1.0, abs=1e-13)
+        assert part.mass.sum(axis=2) + part.infinite[..., 0] == pytest.approx(1.0, abs=1e-13)
     assert parts[0].infinite[1, 0] > parts[0].infinite[0, 0]
-    assert (parts[0].mass[1, 12:] == 0).all()
+    assert (parts[0].mass[1, 0, 12:] == 0).all()
 
 
 @given(
@@ -264,18 +268,11 @@ def test_wherever_one_looks_the_answer_holds(
     """Views that are too short, beside the point or badly tilted give larger answers, never smaller."""
     multiplier, delta = 2.0, 1e-6
     first = math.floor(-12 / multiplier / spacing)
-    parts = losses.discretise(
-        column(1),
-        column(multiplier),
-        column(spacing),
-        np.array([[first]]),
-        np.array([[-2 * first]]),
-        -2 * first,
-    )
+    parts = grid_of(1, multiplier, spacing, first, -2 * first)
     exact = gaussian.epsilon_of(np.array(math.sqrt(count) / multiplier), np.array(delta))
     view = View(column(tilt), column(bottom), column(aim), column(spacing), size)
     for part in parts:
-        assert losses.epsilon([(part, column(count))], column(delta), view)[0, 0] >= exact
+        assert losses.epsilon([(part, cell(count))], column(delta), view)[0, 0] >= exact
 
 
 def test_too_small_a_grid_for_one_step_costs_more_and_never_less() -> None:
@@ -283,20 +280,18 @@ def test_too_small_a_grid_for_one_step_costs_more_and_never_less() -> None:
     view = View(column(3), column(-4), column(8), column(0.02), 2048)
     answers = []
     for reach in (150, 50, 20):
-        part, _ = losses.discretise(
-            column(1), column(2), column(0.02), np.array([[-reach]]), np.array([[2 * reach]]), 2 * reach
-        )
-        answers.append(losses.epsilon([(part, column(10))], column(1e-6), view)[0, 0])
+        part, _ = grid_of(1, 2, 0.02, -reach, 2 * reach)
+        answers.append(losses.epsilon([(part, cell(10))], column(1e-6), view)[0, 0])
     assert exact <= answers[0] < answers[1] <= answers[2]
 
 
 def test_infinite_losses_compose() -> None:
     """All that is not infinite is nothing: delta is 1 - (1 - infinite)^count at every epsilon."""
-    part = losses.Losses(np.array([[0.999, 0.0]]), column(0), column(0.001))
+    part = losses.Losses(np.array([[[0.999, 0.0]]]), cell(0), cell(0.001))
     view = View(column(10), column(-1), column(0), column(0.1), 64)
     total = 1 - 0.999**10
-    assert losses.epsilon([(part, column(10))], column(1.01 * total), view)[0, 0] < 1.0
-    assert math.isinf(losses.epsilon([(part, column(10))], column(0.99 * total), view)[0, 0])
+    assert losses.epsilon([(part, cell(10))], column(1.01 * total), view)[0, 0] < 1.0
+    assert math.isinf(losses.epsilon([(part, cell(10))], column(0.99 * total), view)[0, 0])
 
 
 @pytest.mark.parametrize("size", [256, 1536, 8192, 98304])
