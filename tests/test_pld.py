@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.fft import rfft
 from scipy.special import ndtr
 
-from discretion.accounting import gaussian, losses, pld
+from discretion.accounting import gaussian, losses, pld, reference
 from discretion.accounting.losses import UNIT, View
 from discretion.accounting.pld import Pld
 from discretion.accounting.saddle import Compositions
@@ -27,7 +27,7 @@ KNOWN = {
     (0.01, 0.8, 1000, 1e-05): (3.0886542, 3.1410187),
     (0.000138, 0.36, 1, 9e-05): (0.00057195983, 0.00064958861),
     (0.0002, 0.43, 2, 7e-05): (0.011145995, 0.011273915),
-    (0.00036, 0.94, 6458, 6e-10): (0.0, 0.31717172),
+    (0.00036, 0.94, 6458, 6e-10): (0.23636603, 0.31703221),  # on a quarter of that grid
     (0.000327, 3.86, 254, 1.6e-10): (0.0053987037, 0.0069679307),
     (0.000391, 34.6, 1, 8.1e-10): (4.0456645e-05, 4.1203789e-05),
     (0.621, 7.23, 29, 3.8e-07): (2.214709, 2.2161591),
@@ -64,6 +64,17 @@ def spent(steps: list[tuple[float, float, int]], delta: float) -> float:
     rate, multiplier, count = (np.array(column) for column in zip(*steps, strict=True))
     pld._known.clear()
     return float(Pld().epsilon(Steps(rate[:, None], multiplier[:, None], count), np.array([delta]))[0])
+
+
+def one(rate: float, multiplier: float, count: int) -> Steps:
+    return Steps.same(np.array([rate]), np.array([multiplier]), count)
+
+
+def changing(rounds: int, clients: int) -> Steps:
+    """No two rounds or clients alike."""
+    when, who = np.arange(rounds)[:, None] / rounds, np.arange(clients)[None] / clients
+    rate = 0.06 + 0.04 * np.sin(7 * when + 6 * who)
+    return Steps(rate, 0.8 + who + np.cos(5 * when) ** 2, 1 + np.arange(rounds) % 3)
 
 
 def column(value: float) -> np.ndarray:
@@ -171,6 +182,7 @@ def test_between_the_bounds_of_dp_accounting(setting: tuple[float, float, int, f
     epsilon = spent([(rate, multiplier, count)], delta)
     assert optimistic - 1e-9 <= epsilon <= 1.002 * pessimistic
     assert epsilon >= pessimistic - 1e-4
+    assert Pld().tight(one(rate, multiplier, count), np.array([delta])).all()
 
 
 @pytest.mark.parametrize("name", MIXED)
@@ -198,8 +210,15 @@ def test_true_delta_at_our_epsilon_is_at_most_delta_and_little_less() -> None:
         checked += 1
 
 
-def test_true_delta_of_steps_that_differ() -> None:
-    steps = [(0.1, 1.5, 20), (0.03, 0.9, 50), (0.5, 6.0, 10)]
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [(0.1, 1.5, 20), (0.03, 0.9, 50), (0.5, 6.0, 10)],
+        [(0.02 + 0.001 * i, 0.7 + 0.05 * i, 1 + i % 3) for i in range(40)],
+        [(0.5, 3.0 + 0.01 * i, 1) for i in range(20)] + [(1e-4, 0.5, 700), (0.999, 9.0, 2)],
+    ],
+)
+def test_true_delta_of_steps_that_differ(steps: list[tuple[float, float, int]]) -> None:
     epsilon = spent(steps, 1e-7)
     exact, lower = true_log_delta(steps, epsilon), true_log_delta(steps, 0.998 * epsilon)
     assert exact is not None and lower is not None
@@ -379,10 +398,106 @@ def test_equal_steps_are_merged_and_their_order_does_not_matter() -> None:
     assert spent([(0.1, 1.0, 4), (0.2, 1.5, 30), (0.1, 1.0, 6)], 1e-6) == once
 
 
-def test_steps_that_hardly_differ_cost_what_equal_ones_cost() -> None:
-    together = spent([(0.1, 1.2, 40)], 1e-6)
-    apart = spent([(0.1, 1.2 + 1e-9 * i, 4) for i in range(10)], 1e-6)
+@pytest.mark.parametrize("different", [10, 40, 200])
+def test_steps_that_hardly_differ_cost_what_equal_ones_cost(different: int) -> None:
+    together = spent([(0.1, 1.2, 400)], 1e-6)
+    apart = spent([(0.1, 1.2 + 1e-9 * i, 400 // different) for i in range(different)], 1e-6)
     assert apart == pytest.approx(together, rel=1e-3)
+
+
+def test_frequencies_that_are_left_out_are_negligible_and_the_others_right() -> None:
+    """Against every frequency of every step, in extended precision."""
+    random = np.random.default_rng(2)
+    size = 1024
+    masses = []
+    for bins, rows in ((40, 12), (300, 9), (1500, 3)):
+        middle, width = random.uniform(0, bins, (rows, 1)), random.uniform(1, 20, (rows, 1))
+        mass = np.exp(-0.5 * ((np.arange(bins) - middle) / width) ** 2)[None]
+        mass /= mass.sum(axis=2, keepdims=True)
+        masses.append((mass, random.integers(1, 9, (1, rows, 1)).astype(float)))
+    heard, product = losses._heard(masses, size), np.ones(size // 2 + 1)
+    for (mass, count), (spectrum, error, _) in zip(masses, losses._spectra(masses, size), strict=True):
+        exact = rfft(losses._fold(mass, size).astype(np.longdouble), axis=2)
+        assert spectrum.shape[2] == heard
+        missed = np.sqrt(2 * (np.abs(spectrum - exact[..., :heard]) ** 2).sum(axis=2))
+        assert (missed <= error[..., 0]).all()
+        product *= (np.abs(exact) ** count).prod(axis=(0, 1)).astype(float)
+    assert heard < size // 2
+    assert product[heard:].max() <= losses.NEGLIGIBLE
+
+
+def test_a_curve_is_the_epsilon_of_each_beginning() -> None:
+    steps, delta = changing(40, 3), np.array([1e-5, 1e-6, 1e-5])
+    at = np.array([0, 1, 5, 6, 40, 79, 200])  # there are 79 single steps
+    found = Pld().curve(steps, delta, at)
+    assert found.shape == (3, 7)
+    assert (np.diff(found, axis=1) >= 0).all() and (found[:, 0] == 0).all()
+    for i, t in enumerate(at):
+        taken = np.repeat(np.arange(40), steps.count[:, 0])[:t]
+        begun = Steps(steps.rate[taken], steps.multiplier[taken], np.ones(len(taken), dtype=np.int64))
+        exact = Pld().epsilon(begun, delta)
+        assert (found[:, i] >= exact).all()
+        np.testing.assert_allclose(found[:, i], exact, rtol=1e-3)
+    assert (found[:, -1] == Pld().epsilon(steps, delta)).all()
+
+
+@pytest.mark.parametrize("at", [[-1, 3], [5, 2]])
+def test_points_of_a_curve_are_in_order(at: list[int]) -> None:
+    with pytest.raises(PlanError, match="increasing"):
+        Pld().curve(changing(3, 1), np.array([1e-5]), np.array(at))
+
+
+def test_a_curve_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where a later bound is the tighter one."""
+    monkeypatch.setattr(Pld, "epsilon", lambda self, steps, delta: np.array([1.0, 3.0, 2.0, 4.0]))
+    assert Pld().curve(changing(4, 1), np.array([1e-5]), np.arange(4)).tolist() == [[1.0, 3.0, 3.0, 4.0]]
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"), [(150.0, 150.0), (1e9, None), (math.nan, None), (math.inf, None), (None, None)]
+)
+def test_where_it_is_not_tight_it_says_so_and_asks_dp_accounting(
+    monkeypatch: pytest.MonkeyPatch, second: float | None, expected: float | None
+) -> None:
+    def answer(self: object, steps: Steps, delta: np.ndarray) -> np.ndarray:
+        assert (steps.rate, steps.multiplier, steps.count) == (0.3, 0.03, 1) and delta == 1e-6
+        if second is None:
+            raise OverflowError
+        return np.array([second])
+
+    monkeypatch.setattr(reference.Reference, "epsilon", answer)
+    plain = float(gaussian.epsilon_of(np.array(1 / 0.03), np.array(1e-6)))
+    assert spent([(0.3, 0.03, 1)], 1e-6) == (plain if expected is None else expected)
+    assert not Pld().tight(one(0.3, 0.03, 1), np.array([1e-6])).any()
+
+
+def test_a_look_that_did_not_settle_is_not_tight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This setting needs the finest grids."""
+    setting, delta = (0.000138, 0.36, 1), np.array([9e-5])
+    settled = spent([setting], 9e-5)
+    assert Pld().tight(one(*setting), delta).all()
+    monkeypatch.setattr(pld, "CLOSER", (1, 4))
+    monkeypatch.setattr(reference.Reference, "epsilon", lambda self, steps, delta: np.array([math.inf]))
+    monkeypatch.setattr(pld, "REFERRED", math.inf)
+    assert spent([setting], 9e-5) > settled
+    assert not Pld().tight(one(*setting), delta).any()
+
+
+def test_a_view_that_proves_nothing_is_not_tight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pld, "_evaluate", lambda steps, looks: np.full((1, 2), math.inf))
+    monkeypatch.setattr(pld, "REFERRED", 0)
+    exact = gaussian.epsilon_of(np.array(math.sqrt(10) / 2), np.array(1e-5))
+    assert spent([(0.3, 2.0, 10)], 1e-5) == exact
+    assert not Pld().tight(one(0.3, 2.0, 10), np.array([1e-5])).any()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_nobody_depends_on_company_or_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    steps, delta = changing(30, 5), np.full(5, 1e-5)
+    monkeypatch.setattr(pld, "REMEMBERED", -1)  # forget everything between calls
+    alone = [Pld().epsilon(steps.of(np.array([i])), delta[:1])[0] for i in range(5)]
+    monkeypatch.setattr(pld, "THREADS", threads)
+    assert Pld().epsilon(steps, delta).tolist() == alone
 
 
 def test_many_clients_cost_what_each_costs_alone() -> None:

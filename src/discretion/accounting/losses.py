@@ -259,11 +259,12 @@ def _spectra(masses: Sequence[tuple[Floats, Floats]], size: int) -> Spectra:
     those frequencies that the product of all can still hold: summed one by one where they are few. A sum
     of B products, with cosines that are right to 16 UNIT, is right to (B + 16) UNIT.
     """
-    many = sum(mass.shape[1] for mass, _ in masses) >= MANY
-    kept = _heard(masses, size) if many else size // 2 + 1
-    bins = [mass.shape[2] for mass, _ in masses if mass.shape[2] * kept < DIRECT * size]
-    turns = np.arange(max(bins, default=0))[:, None] * np.arange(kept) % size
-    waves = np.exp(-2j * np.pi / size * np.arange(size))[turns].view(np.float64)  # (B, 2 F)
+    kept, bins = size // 2 + 1, []
+    if sum(mass.shape[1] for mass, _ in masses) >= MANY:
+        kept = _heard(masses, size)
+        bins = [mass.shape[2] for mass, _ in masses if mass.shape[2] * kept < DIRECT * size]
+        turns = np.arange(max(bins, default=0))[:, None] * np.arange(kept) % size
+        waves = np.exp(-2j * np.pi / size * np.arange(size))[turns].view(np.float64)  # (B, 2 F)
     spectra = []
     for mass, count in masses:
         length = mass.shape[2]

@@ -157,11 +157,7 @@ def _composed(steps: Compositions) -> Floats:
     shift = np.where(shift > SMALLEST, shift, shifts.sum(axis=1))  # squares may vanish, sums do not
     spent[plain] = np.minimum(spent[plain], gaussian.epsilon_of(shift, steps.delta[plain]))
     for k in plain[(tight[plain] == 0) & (_referred(steps.of(plain), spent[plain]) <= REFERRED)]:
-        rate, multiplier, count = (x[k, :, None] for x in (steps.rate, steps.multiplier, steps.count))
-        second = reference.Reference().epsilon(
-            Steps(rate, multiplier, count.astype(np.int64)), steps.delta[[k]]
-        )[0]
-        spent[k] = np.fmin(spent[k], second)
+        spent[k] = np.fmin(spent[k], _second(steps.of(np.array([k]))))
     return np.stack([spent, tight])
 
 
@@ -178,6 +174,16 @@ def _referred(steps: Compositions, spent: Floats) -> Floats:
     grid = np.clip(spent / reference.STEPS_PER_EPSILON, 1e-5, reference.COARSEST)
     with np.errstate(divide="ignore", over="ignore"):
         return np.asarray((0.5 / steps.multiplier**2 + 10 / steps.multiplier).sum(axis=1) / grid)
+
+
+def _second(steps: Compositions) -> float:
+    """The epsilon of one client by dp-accounting, or infinity."""
+    counts = steps.count.T.astype(np.int64)
+    try:
+        spent = reference.Reference().epsilon(Steps(steps.rate.T, steps.multiplier.T, counts), steps.delta)
+    except (ArithmeticError, ValueError):  # beyond its numbers too
+        return math.inf
+    return float(spent[0])
 
 
 def _sampled(steps: Compositions) -> Floats:
