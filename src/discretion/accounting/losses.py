@@ -27,6 +27,7 @@ NEGLIGIBLE = 1e-25  # amplitude of a frequency, far below the rounding of the ot
 FARTHEST = 600.0  # no answer is farther below `aim`: exp() has to stay finite
 MANY = 16  # different steps, from which it pays to find out first which frequencies matter
 HEARD = 4  # one in so many steps is listened to, to find out
+BLOCK = 16, 128, 128  # rows, bins and columns of matrices that are multiplied by one thread
 DIRECT = 32  # products per point of the circle that take as long as a fast transform
 
 
@@ -269,7 +270,7 @@ def _spectra(masses: Sequence[tuple[Floats, Floats]], size: int) -> Spectra:
     for mass, count in masses:
         length = mass.shape[2]
         if length in bins:
-            spectrum = (mass @ waves[:length]).view(np.complex128)
+            spectrum = _times(mass, waves[:length]).view(np.complex128)
             error = np.full(count.shape, 2 * UNIT * (length + 16) * np.sqrt(2 * kept))
         else:
             circle = _fold(mass, size)
@@ -277,6 +278,19 @@ def _spectra(masses: Sequence[tuple[Floats, Floats]], size: int) -> Spectra:
             error = _transform_error(size) * np.sqrt(size * (circle**2).sum(axis=2, keepdims=True))
         spectra.append((spectrum, error, count))
     return spectra
+
+
+def _times(mass: Floats, waves: Floats) -> Floats:
+    """mass @ waves, in blocks too small to be divided among threads: else their number would show."""
+    rows, bins, columns = BLOCK
+    *shape, length = mass.shape
+    mass = mass.reshape(-1, length)
+    padded = np.concatenate([mass, np.zeros((-len(mass) % rows, length))]).reshape(-1, rows, length)
+    product = np.zeros((*padded.shape[:2], waves.shape[1]))
+    for f in range(0, waves.shape[1], columns):
+        for b in range(0, length, bins):
+            product[..., f : f + columns] += padded[..., b : b + bins] @ waves[b : b + bins, f : f + columns]
+    return product.reshape(-1, waves.shape[1])[: len(mass)].reshape(*shape, -1)
 
 
 def _heard(masses: Sequence[tuple[Floats, Floats]], size: int) -> int:
