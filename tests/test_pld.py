@@ -313,7 +313,7 @@ def test_infinite_losses_compose() -> None:
     assert math.isinf(losses.epsilon([(part, cell(10))], column(0.99 * total), view)[0, 0])
 
 
-@pytest.mark.parametrize("size", [256, 1536, 8192, 98304])
+@pytest.mark.parametrize("size", [256, 350, 660, 1470, 1536, 8192, 98304])
 def test_rounding_of_the_transform_is_within_its_bound(size: int) -> None:
     place = np.arange(size)
     for mass in (np.exp(-0.5 * (place / 9) ** 2), 1 / (1.0 + place), np.sin(place) ** 2):
