@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.fft import rfft
 from scipy.special import ndtr
 
-from discretion.accounting import gaussian, losses, pld
+from discretion.accounting import gaussian, losses, pld, reference
 from discretion.accounting.losses import UNIT, View
 from discretion.accounting.pld import Pld
 from discretion.accounting.saddle import Compositions
@@ -27,7 +27,7 @@ KNOWN = {
     (0.01, 0.8, 1000, 1e-05): (3.0886542, 3.1410187),
     (0.000138, 0.36, 1, 9e-05): (0.00057195983, 0.00064958861),
     (0.0002, 0.43, 2, 7e-05): (0.011145995, 0.011273915),
-    (0.00036, 0.94, 6458, 6e-10): (0.0, 0.31717172),
+    (0.00036, 0.94, 6458, 6e-10): (0.23636603, 0.31703221),  # on a quarter of that grid
     (0.000327, 3.86, 254, 1.6e-10): (0.0053987037, 0.0069679307),
     (0.000391, 34.6, 1, 8.1e-10): (4.0456645e-05, 4.1203789e-05),
     (0.621, 7.23, 29, 3.8e-07): (2.214709, 2.2161591),
@@ -66,8 +66,31 @@ def spent(steps: list[tuple[float, float, int]], delta: float) -> float:
     return float(Pld().epsilon(Steps(rate[:, None], multiplier[:, None], count), np.array([delta]))[0])
 
 
+def one(rate: float, multiplier: float, count: int) -> Steps:
+    return Steps.same(np.array([rate]), np.array([multiplier]), count)
+
+
+def changing(rounds: int, clients: int) -> Steps:
+    """No two rounds or clients alike."""
+    when, who = np.arange(rounds)[:, None] / rounds, np.arange(clients)[None] / clients
+    rate = 0.06 + 0.04 * np.sin(7 * when + 6 * who)
+    return Steps(rate, 0.8 + who + np.cos(5 * when) ** 2, 1 + np.arange(rounds) % 3)
+
+
 def column(value: float) -> np.ndarray:
     return np.array([[float(value)]])
+
+
+def cell(value: float) -> np.ndarray:
+    """For one step of one client."""
+    return np.array([[[float(value)]]])
+
+
+def grid_of(
+    rate: float, multiplier: float, spacing: float, first: int, bins: int
+) -> tuple[losses.Losses, losses.Losses]:
+    ends = np.array([[[first]]]), np.array([[[bins]]]), bins
+    return losses.discretise(cell(rate), cell(multiplier), cell(spacing), *ends)
 
 
 def true_curve(rate: float, multiplier: float, epsilon: np.ndarray, way: int) -> np.ndarray:
@@ -86,9 +109,9 @@ def true_curve(rate: float, multiplier: float, epsilon: np.ndarray, way: int) ->
 
 
 def discrete_curve(part: losses.Losses, spacing: float, epsilon: np.ndarray) -> np.ndarray:
-    loss = part.start[0, 0] + spacing * np.arange(part.mass.shape[1])
+    loss = part.start[0, 0] + spacing * np.arange(part.mass.shape[2])
     gain = np.maximum(-np.expm1(np.minimum(epsilon[:, None] - loss, 0.0)), 0.0)
-    return np.asarray(part.infinite[0, 0] + gain @ part.mass[0])
+    return np.asarray(part.infinite[0, 0] + gain @ part.mass[0, 0])
 
 
 def true_log_delta(steps: list[tuple[float, float, int]], epsilon: float) -> float | None:
@@ -159,6 +182,7 @@ def test_between_the_bounds_of_dp_accounting(setting: tuple[float, float, int, f
     epsilon = spent([(rate, multiplier, count)], delta)
     assert optimistic - 1e-9 <= epsilon <= 1.002 * pessimistic
     assert epsilon >= pessimistic - 1e-4
+    assert Pld().tight(one(rate, multiplier, count), np.array([delta])).all()
 
 
 @pytest.mark.parametrize("name", MIXED)
@@ -186,8 +210,15 @@ def test_true_delta_at_our_epsilon_is_at_most_delta_and_little_less() -> None:
         checked += 1
 
 
-def test_true_delta_of_steps_that_differ() -> None:
-    steps = [(0.1, 1.5, 20), (0.03, 0.9, 50), (0.5, 6.0, 10)]
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [(0.1, 1.5, 20), (0.03, 0.9, 50), (0.5, 6.0, 10)],
+        [(0.02 + 0.001 * i, 0.7 + 0.05 * i, 1 + i % 3) for i in range(40)],
+        [(0.5, 3.0 + 0.01 * i, 1) for i in range(20)] + [(1e-4, 0.5, 700), (0.999, 9.0, 2)],
+    ],
+)
+def test_true_delta_of_steps_that_differ(steps: list[tuple[float, float, int]]) -> None:
     epsilon = spent(steps, 1e-7)
     exact, lower = true_log_delta(steps, epsilon), true_log_delta(steps, 0.998 * epsilon)
     assert exact is not None and lower is not None
@@ -203,7 +234,7 @@ def test_composition_of_unsampled_steps_is_the_exact_gaussian(
     """Through the grid and the transforms, which `Pld` would not use where every rate is 1."""
     steps = Compositions(column(1), column(multiplier), column(count), np.array([delta]))
     exact = gaussian.epsilon_of(np.array([math.sqrt(count) / multiplier]), np.array([delta]))
-    found = pld._sampled(steps)
+    found = pld._sampled(steps)[0]
     assert exact * (1 - 1e-12) <= found <= 1.001 * exact + 1e-6
 
 
@@ -220,16 +251,9 @@ def test_discrete_curves_lie_above_the_true_ones(
 ) -> None:
     """On and between grid points, above and below the grid, in both directions; mass is kept."""
     spacing = min(spacing, 300 / bins)  # in exp(spacing) there has to be room
-    parts = losses.discretise(
-        column(rate),
-        column(multiplier),
-        column(spacing),
-        np.array([[first]]),
-        np.array([[bins]]),
-        bins,
-    )
+    parts = grid_of(rate, multiplier, spacing, first, bins)
     for way, part in enumerate(parts):
-        start, end = part.start[0, 0], part.start[0, 0] + spacing * bins
+        start, end = part.start[0, 0, 0], part.start[0, 0, 0] + spacing * bins
         epsilon = np.linspace(max(start - 1, -30), min(end + 1, 30), 500)
         blur = 16 * UNIT * (1 + abs(start) + spacing * bins)  # rounding of the grid points themselves
         true = true_curve(rate, multiplier, epsilon + blur, way)
@@ -239,14 +263,13 @@ def test_discrete_curves_lie_above_the_true_ones(
 
 
 def test_a_client_with_fewer_bins_than_others_loses_no_mass() -> None:
-    two = np.array([[0.3], [0.3]])
-    parts = losses.discretise(
-        two, 2 + 0 * two, 0.1 + 0 * two, np.array([[0], [0]]), np.array([[40], [12]]), 40
-    )
+    two = np.array([[[0.3]], [[0.3]]])
+    bins = np.array([[[40]], [[12]]])
+    parts = losses.discretise(two, 2 + 0 * two, 0.1 + 0 * two, 0 * bins, bins, 40)
     for part in parts:
-        assert part.mass.sum(axis=1) + part.infinite[:, 0] == pytest.approx(1.0, abs=1e-13)
+        assert part.mass.sum(axis=2) + part.infinite[..., 0] == pytest.approx(1.0, abs=1e-13)
     assert parts[0].infinite[1, 0] > parts[0].infinite[0, 0]
-    assert (parts[0].mass[1, 12:] == 0).all()
+    assert (parts[0].mass[1, 0, 12:] == 0).all()
 
 
 @given(
@@ -264,18 +287,11 @@ def test_wherever_one_looks_the_answer_holds(
     """Views that are too short, beside the point or badly tilted give larger answers, never smaller."""
     multiplier, delta = 2.0, 1e-6
     first = math.floor(-12 / multiplier / spacing)
-    parts = losses.discretise(
-        column(1),
-        column(multiplier),
-        column(spacing),
-        np.array([[first]]),
-        np.array([[-2 * first]]),
-        -2 * first,
-    )
+    parts = grid_of(1, multiplier, spacing, first, -2 * first)
     exact = gaussian.epsilon_of(np.array(math.sqrt(count) / multiplier), np.array(delta))
     view = View(column(tilt), column(bottom), column(aim), column(spacing), size)
     for part in parts:
-        assert losses.epsilon([(part, column(count))], column(delta), view)[0, 0] >= exact
+        assert losses.epsilon([(part, cell(count))], column(delta), view)[0, 0] >= exact
 
 
 def test_too_small_a_grid_for_one_step_costs_more_and_never_less() -> None:
@@ -283,23 +299,21 @@ def test_too_small_a_grid_for_one_step_costs_more_and_never_less() -> None:
     view = View(column(3), column(-4), column(8), column(0.02), 2048)
     answers = []
     for reach in (150, 50, 20):
-        part, _ = losses.discretise(
-            column(1), column(2), column(0.02), np.array([[-reach]]), np.array([[2 * reach]]), 2 * reach
-        )
-        answers.append(losses.epsilon([(part, column(10))], column(1e-6), view)[0, 0])
+        part, _ = grid_of(1, 2, 0.02, -reach, 2 * reach)
+        answers.append(losses.epsilon([(part, cell(10))], column(1e-6), view)[0, 0])
     assert exact <= answers[0] < answers[1] <= answers[2]
 
 
 def test_infinite_losses_compose() -> None:
     """All that is not infinite is nothing: delta is 1 - (1 - infinite)^count at every epsilon."""
-    part = losses.Losses(np.array([[0.999, 0.0]]), column(0), column(0.001))
+    part = losses.Losses(np.array([[[0.999, 0.0]]]), cell(0), cell(0.001))
     view = View(column(10), column(-1), column(0), column(0.1), 64)
     total = 1 - 0.999**10
-    assert losses.epsilon([(part, column(10))], column(1.01 * total), view)[0, 0] < 1.0
-    assert math.isinf(losses.epsilon([(part, column(10))], column(0.99 * total), view)[0, 0])
+    assert losses.epsilon([(part, cell(10))], column(1.01 * total), view)[0, 0] < 1.0
+    assert math.isinf(losses.epsilon([(part, cell(10))], column(0.99 * total), view)[0, 0])
 
 
-@pytest.mark.parametrize("size", [256, 1536, 8192, 98304])
+@pytest.mark.parametrize("size", [256, 350, 660, 1470, 1536, 8192, 98304])
 def test_rounding_of_the_transform_is_within_its_bound(size: int) -> None:
     place = np.arange(size)
     for mass in (np.exp(-0.5 * (place / 9) ** 2), 1 / (1.0 + place), np.sin(place) ** 2):
@@ -384,10 +398,106 @@ def test_equal_steps_are_merged_and_their_order_does_not_matter() -> None:
     assert spent([(0.1, 1.0, 4), (0.2, 1.5, 30), (0.1, 1.0, 6)], 1e-6) == once
 
 
-def test_steps_that_hardly_differ_cost_what_equal_ones_cost() -> None:
-    together = spent([(0.1, 1.2, 40)], 1e-6)
-    apart = spent([(0.1, 1.2 + 1e-9 * i, 4) for i in range(10)], 1e-6)
+@pytest.mark.parametrize("different", [10, 40, 200])
+def test_steps_that_hardly_differ_cost_what_equal_ones_cost(different: int) -> None:
+    together = spent([(0.1, 1.2, 400)], 1e-6)
+    apart = spent([(0.1, 1.2 + 1e-9 * i, 400 // different) for i in range(different)], 1e-6)
     assert apart == pytest.approx(together, rel=1e-3)
+
+
+def test_frequencies_that_are_left_out_are_negligible_and_the_others_right() -> None:
+    """Against every frequency of every step, in extended precision."""
+    random = np.random.default_rng(2)
+    size = 1024
+    masses = []
+    for bins, rows in ((40, 12), (300, 9), (1500, 3)):
+        middle, width = random.uniform(0, bins, (rows, 1)), random.uniform(1, 20, (rows, 1))
+        mass = np.exp(-0.5 * ((np.arange(bins) - middle) / width) ** 2)[None]
+        mass /= mass.sum(axis=2, keepdims=True)
+        masses.append((mass, random.integers(1, 9, (1, rows, 1)).astype(float)))
+    heard, product = losses._heard(masses, size), np.ones(size // 2 + 1)
+    for (mass, count), (spectrum, error, _) in zip(masses, losses._spectra(masses, size), strict=True):
+        exact = rfft(losses._fold(mass, size).astype(np.longdouble), axis=2)
+        assert spectrum.shape[2] == heard
+        missed = np.sqrt(2 * (np.abs(spectrum - exact[..., :heard]) ** 2).sum(axis=2))
+        assert (missed <= error[..., 0]).all()
+        product *= (np.abs(exact) ** count).prod(axis=(0, 1)).astype(float)
+    assert heard < size // 2
+    assert product[heard:].max() <= losses.NEGLIGIBLE
+
+
+def test_a_curve_is_the_epsilon_of_each_beginning() -> None:
+    steps, delta = changing(40, 3), np.array([1e-5, 1e-6, 1e-5])
+    at = np.array([0, 1, 5, 6, 40, 79, 200])  # there are 79 single steps
+    found = Pld().curve(steps, delta, at)
+    assert found.shape == (3, 7)
+    assert (np.diff(found, axis=1) >= 0).all() and (found[:, 0] == 0).all()
+    for i, t in enumerate(at):
+        taken = np.repeat(np.arange(40), steps.count[:, 0])[:t]
+        begun = Steps(steps.rate[taken], steps.multiplier[taken], np.ones(len(taken), dtype=np.int64))
+        exact = Pld().epsilon(begun, delta)
+        assert (found[:, i] >= exact).all()
+        np.testing.assert_allclose(found[:, i], exact, rtol=1e-3)
+    assert (found[:, -1] == Pld().epsilon(steps, delta)).all()
+
+
+@pytest.mark.parametrize("at", [[-1, 3], [5, 2]])
+def test_points_of_a_curve_are_in_order(at: list[int]) -> None:
+    with pytest.raises(PlanError, match="increasing"):
+        Pld().curve(changing(3, 1), np.array([1e-5]), np.array(at))
+
+
+def test_a_curve_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where a later bound is the tighter one."""
+    monkeypatch.setattr(Pld, "epsilon", lambda self, steps, delta: np.array([1.0, 3.0, 2.0, 4.0]))
+    assert Pld().curve(changing(4, 1), np.array([1e-5]), np.arange(4)).tolist() == [[1.0, 3.0, 3.0, 4.0]]
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"), [(150.0, 150.0), (1e9, None), (math.nan, None), (math.inf, None), (None, None)]
+)
+def test_where_it_is_not_tight_it_says_so_and_asks_dp_accounting(
+    monkeypatch: pytest.MonkeyPatch, second: float | None, expected: float | None
+) -> None:
+    def answer(self: object, steps: Steps, delta: np.ndarray) -> np.ndarray:
+        assert (steps.rate, steps.multiplier, steps.count) == (0.3, 0.03, 1) and delta == 1e-6
+        if second is None:
+            raise OverflowError
+        return np.array([second])
+
+    monkeypatch.setattr(reference.Reference, "epsilon", answer)
+    plain = float(gaussian.epsilon_of(np.array(1 / 0.03), np.array(1e-6)))
+    assert spent([(0.3, 0.03, 1)], 1e-6) == (plain if expected is None else expected)
+    assert not Pld().tight(one(0.3, 0.03, 1), np.array([1e-6])).any()
+
+
+def test_a_look_that_did_not_settle_is_not_tight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This setting needs the finest grids."""
+    setting, delta = (0.000138, 0.36, 1), np.array([9e-5])
+    settled = spent([setting], 9e-5)
+    assert Pld().tight(one(*setting), delta).all()
+    monkeypatch.setattr(pld, "CLOSER", (1, 4))
+    monkeypatch.setattr(reference.Reference, "epsilon", lambda self, steps, delta: np.array([math.inf]))
+    monkeypatch.setattr(pld, "REFERRED", math.inf)
+    assert spent([setting], 9e-5) > settled
+    assert not Pld().tight(one(*setting), delta).any()
+
+
+def test_a_view_that_proves_nothing_is_not_tight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pld, "_evaluate", lambda steps, looks: np.full((1, 2), math.inf))
+    monkeypatch.setattr(pld, "REFERRED", 0)
+    exact = gaussian.epsilon_of(np.array(math.sqrt(10) / 2), np.array(1e-5))
+    assert spent([(0.3, 2.0, 10)], 1e-5) == exact
+    assert not Pld().tight(one(0.3, 2.0, 10), np.array([1e-5])).any()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_nobody_depends_on_company_or_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    steps, delta = changing(30, 5), np.full(5, 1e-5)
+    monkeypatch.setattr(pld, "REMEMBERED", -1)  # forget everything between calls
+    alone = [Pld().epsilon(steps.of(np.array([i])), delta[:1])[0] for i in range(5)]
+    monkeypatch.setattr(pld, "THREADS", threads)
+    assert Pld().epsilon(steps, delta).tolist() == alone
 
 
 def test_many_clients_cost_what_each_costs_alone() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.fft import irfft, rfft
+from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtr
 
 from discretion.population import Floats, Ints
@@ -25,15 +25,19 @@ Complexes = npt.NDArray[np.complex128]
 UNIT = 2.0**-53  # relative rounding error of one operation
 NEGLIGIBLE = 1e-25  # amplitude of a frequency, far below the rounding of the others
 FARTHEST = 600.0  # no answer is farther below `aim`: exp() has to stay finite
+MANY = 16  # different steps, from which it pays to find out first which frequencies matter
+HEARD = 4  # one in so many steps is listened to, to find out
+BLOCK = 16, 128, 128  # rows, bins and columns of matrices that are multiplied by one thread
+DIRECT = 32  # products per point of the circle that take as long as a fast transform
 
 
 @dataclass(frozen=True)
 class Losses:
-    """A discrete loss of K clients: mass[:, i] at start + i * spacing, the rest at infinity."""
+    """Discrete losses of S steps of K clients: mass[..., i] at start + i * spacing, the rest at infinity."""
 
-    mass: Floats  # (K, B)
-    start: Floats  # (K, 1)
-    infinite: Floats  # (K, 1)
+    mass: Floats  # (K, S, B)
+    start: Floats  # (K, S, 1)
+    infinite: Floats  # (K, S, 1)
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,12 @@ class View:
 def discretise(
     rate: Floats, multiplier: Floats, spacing: Floats, first: Ints, bins: Ints, columns: int
 ) -> tuple[Losses, Losses]:
-    """The loss of one step of K clients, (K, 1) each: when the client is removed, and when added.
+    """The losses of S steps of K clients: when the client is removed, and when added.
 
-    The grid is log(1 - rate) + i * spacing for i = first, ..., first + bins - 1, so that it meets the
-    least possible loss (it is i * spacing where the rate is 1). Arrays have `columns` of at least `bins`:
-    what a removed client could lose in those beyond its bins is taken as infinite.
+    Everything is (K, S, 1); the spacing may be (K, 1, 1). The grid is log(1 - rate) + i * spacing for
+    i = first, ..., first + bins - 1, so that it meets the least possible loss (it is i * spacing where the
+    rate is 1). Arrays have `columns` of at least `bins`: what a removed client could lose in those beyond
+    its bins is taken as infinite.
 
     Connect the dots (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022): whatever lies between two
     grid points is divided among them so that its probability under P and under Q stays the same. The
@@ -70,64 +75,75 @@ def discretise(
         Rounding is on the safe side: the part that moves up is raised by a bound on its rounding error.
     """
     place = np.arange(columns)
-    steps = (first + place) * spacing  # (K, B)
+    steps = (first + place) * spacing  # (K, S, B)
     with np.errstate(divide="ignore"):
         base = np.where(rate < 1, np.log1p(-rate), 0.0)
         # exp(loss) - (1 - rate), without cancellation
-        excess = np.where(rate < 1, (1 - rate) * np.expm1(steps), np.exp(steps))
+        excess = (1 - rate) * np.expm1(steps)
+        if (rate == 1).any():
+            excess = np.where(rate < 1, excess, np.exp(steps))
         # the loss is below a grid point where x / s is below this
         threshold = multiplier * np.log(excess / rate) + 0.5 / multiplier
-    without, without_error = _between(threshold)  # (K, B + 1) Q of what lies between the points
+    without, without_error = _between(threshold)  # (K, S, B + 1) Q of what lies between the points
     within, within_error = _between(threshold - 1 / multiplier)  # N(1, s²) of it
     width = np.broadcast_to(-np.expm1(-spacing), excess.shape).copy()
 
     # Removed: of the interval above point i the share that moves up to point i + 1, or to infinity, is
     # (P - exp(loss_i) Q) / (1 - exp(-spacing)); up to infinity there is no spacing.
-    width[:, -1] = 1.0
-    total = (1 - rate) * without[:, 1:] + rate * within[:, 1:]
-    up = rate * within[:, 1:] - excess * without[:, 1:]
-    up += rate * within_error[:, 1:] + excess * without_error[:, 1:]
+    width[..., -1] = 1.0
+    total = (1 - rate) * without[..., 1:] + rate * within[..., 1:]
+    up = rate * within[..., 1:] - excess * without[..., 1:]
+    up += rate * within_error[..., 1:] + excess * without_error[..., 1:]
     up = np.clip(up / width, 0.0, total)
     mass = total - up
-    mass[:, 1:] += up[:, :-1]
-    mass[:, :1] += (1 - rate) * without[:, :1] + rate * within[:, :1]
-    outside = place >= bins  # of the client's own grid: above all of it
-    infinite = up[:, -1:] + np.where(outside, mass, 0.0).sum(axis=1, keepdims=True)
-    removed = Losses(np.where(outside, 0.0, mass), base + steps[:, :1], infinite)
+    mass[..., 1:] += up[..., :-1]
+    mass[..., :1] += (1 - rate) * without[..., :1] + rate * within[..., :1]
+    outside = np.where(place >= bins, mass, 0.0)  # of the step's own grid: above all of it
+    infinite = up[..., -1:] + outside.sum(axis=-1, keepdims=True)
+    removed = Losses(mass - outside, base + steps[..., :1], infinite)
 
     # Added: the same with P and Q exchanged and the losses negated, so that up is towards lower x.
-    width[:, -1], width[:, 0] = width[:, 0], 1.0
-    total = without[:, :-1]
-    up = excess * without[:, :-1] - rate * within[:, :-1]
-    up += excess * without_error[:, :-1] + rate * within_error[:, :-1]
+    width[..., -1], width[..., 0] = width[..., 0], 1.0
+    total = without[..., :-1]
+    up = excess * without[..., :-1] - rate * within[..., :-1]
+    up += excess * without_error[..., :-1] + rate * within_error[..., :-1]
     up = np.clip(up / (width * (excess + (1 - rate))), 0.0, total)
     mass = total - up
-    mass[:, :-1] += up[:, 1:]
-    mass[:, -1:] += without[:, -1:]
-    added = Losses(mass[:, ::-1], -(base + steps[:, -1:]), up[:, :1])
+    mass[..., :-1] += up[..., 1:]
+    mass[..., -1:] += without[..., -1:]
+    added = Losses(mass[..., ::-1], -(base + steps[..., -1:]), up[..., :1])
     return removed, added
 
 
 def _between(threshold: Floats) -> tuple[Floats, Floats]:
-    """Standard normal mass below, between and above (K, B) thresholds, and a bound on its rounding.
+    """Standard normal mass below, between and above thresholds (..., B), and a bound on its rounding.
 
     Each difference is taken on the side where both terms are small, so that tails keep their digits.
     """
     tail = ndtr(-np.abs(threshold))
-    upper = (threshold >= 0).astype(np.float64)
-    signed = np.where(threshold < 0, tail, -tail)
     # a threshold t rounded by UNIT * |t| changes the tail by a share of about UNIT * t²
-    error = UNIT * (16 + 4 * np.minimum(threshold**2, 1e4)) * tail
-    mass = np.diff(signed, prepend=0.0, append=0.0) + np.diff(upper, prepend=0.0, append=1.0)
-    mass = np.maximum(mass, 0.0)
-    ends = np.pad(error, ((0, 0), (1, 1)))
-    return mass, ends[:, 1:] + ends[:, :-1] + 16 * UNIT * mass
+    error = np.minimum(threshold**2, 1e4)
+    error *= 4 * UNIT
+    error += 16 * UNIT
+    error *= tail
+    *rows, bins = threshold.shape
+    mass = np.zeros((*rows, bins + 1))
+    signed = np.copysign(tail, -(threshold + 0.0))  # from below, or what is left above, negated
+    mass[..., :-1] = signed
+    mass[..., 1:] -= signed
+    middle = (threshold < 0).sum(axis=-1, keepdims=True)
+    np.put_along_axis(mass, middle, 1 + np.take_along_axis(mass, middle, axis=-1), axis=-1)
+    np.maximum(mass, 0.0, out=mass)
+    slip = 16 * UNIT * mass
+    slip[..., :-1] += error
+    slip[..., 1:] += error
+    return mass, slip
 
 
 def epsilon(parts: Sequence[tuple[Losses, Floats]], delta: Floats, view: View) -> Floats:
     """(K, 1) an upper bound on the epsilon at `delta` of all parts together, each taken count times.
 
-    `parts` holds losses on the grid of `view`, with counts (K, 1); `delta` is (K, 1). Infinite where
+    `parts` holds losses on the grid of `view`, with counts (K, S, 1); `delta` is (K, 1). Infinite where
     the view does not reach high enough.
 
     The losses are composed after weighing them by exp(tilt * loss) (an Esscher transform), which puts
@@ -141,29 +157,31 @@ def epsilon(parts: Sequence[tuple[Losses, Floats]], delta: Floats, view: View) -
         - What lies above the view is bounded by Chernoff, with the moments of the discrete losses, and
           added to delta; what lies below it does not count towards delta, and no answer is below it.
         - The rounding of both Fourier transforms and of the powers is bounded, and the bound is added to
-          the composed mass at every point.
+          the composed mass at every point; so is a bound on all frequencies that are left out.
         - Infinite losses compose as 1 - (1 - infinite)^count.
     """
     size, tilt, spacing = view.size, view.tilt, view.spacing
     origin, log_moment, log_finite, relative, blur = np.zeros((5, len(delta), 1))
-    transform = 8 * UNIT * np.log2(size)  # relative, in the Euclidean norm (Higham 2002, theorem 24.2)
-    spectra = []
+    transform = _transform_error(size)
+    rows = sum(losses.mass.shape[1] for losses, _ in parts)  # a sum of so many adds that often UNIT of it
+    masses = []
     for losses, count in parts:
-        exponent = tilt * (spacing * np.arange(losses.mass.shape[1]))
+        exponent = (tilt * spacing)[:, None] * np.arange(losses.mass.shape[2])  # (K, 1, B)
         with np.errstate(divide="ignore"):
             weighed = exponent + np.log(losses.mass)
-        top = weighed.max(axis=1, keepdims=True)
+        top = weighed.max(axis=2, keepdims=True)
         weighed = np.exp(weighed - top)
-        total = weighed.sum(axis=1, keepdims=True)
-        circle = _fold(weighed / total, size)
-        norm = np.sqrt(size * (circle**2).sum(axis=1, keepdims=True))
-        spectra.append((rfft(circle, axis=1), transform * norm, count))
-        relative += count * UNIT * (64 + 8 * exponent[:, -1:] + 8 * np.abs(top))
-        blur += count * 16 * UNIT * (1 + np.abs(losses.start) + spacing * losses.mass.shape[1])
-        log_moment += count * (top + np.log(total))
-        log_finite += count * np.log1p(-losses.infinite)
-        origin += count * losses.start
-    spectrum, noise = _product(spectra, size)
+        total = weighed.sum(axis=2, keepdims=True)
+        masses.append((weighed / total, count))
+        moment, start = top + np.log(total), np.abs(losses.start)
+        rounding = 64 + 8 * exponent[..., -1:] + 8 * np.abs(top) + rows * np.abs(moment)
+        relative += (count * UNIT * rounding).sum(axis=1)
+        rounding = 16 * (1 + start + spacing[:, None] * losses.mass.shape[2]) + rows * start
+        blur += (count * UNIT * rounding).sum(axis=1)
+        log_moment += (count * moment).sum(axis=1)
+        log_finite += (count * np.log1p(-losses.infinite)).sum(axis=1)
+        origin += (count * losses.start).sum(axis=1)
+    spectrum, noise = _product(_spectra(masses, size), size)
     composed = np.maximum(irfft(spectrum, size, axis=1), 0.0)
     composed += noise + transform * np.sqrt((composed**2).sum(axis=1, keepdims=True))
     first = np.floor((view.bottom - origin) / spacing)
@@ -172,7 +190,7 @@ def epsilon(parts: Sequence[tuple[Losses, Floats]], delta: Floats, view: View) -
     loss = origin + (first + np.arange(size + 1)) * spacing  # (K, size + 1): the last is out of view
     log_scale = log_moment - tilt * (view.aim - origin)
     relative += UNIT * (8 * size + 8 * np.abs(log_moment) + 8 * tilt * np.abs(view.aim - origin))
-    infinite = -np.expm1(log_finite) * (1 + 8 * UNIT)
+    infinite = -np.expm1(log_finite) * (1 + (8 + rows) * UNIT)
     with np.errstate(over="ignore", invalid="ignore"):  # far beside the point, where it proves nothing
         scale = np.exp(log_scale + relative)
         found = _root(composed * scale, loss, infinite, scale, delta, view)
@@ -220,25 +238,98 @@ def _from_above(terms: Floats) -> Floats:
 
 
 def _fold(mass: Floats, size: int) -> Floats:
-    """(K, B) masses wound around a circle of `size` points."""
-    clients, bins = mass.shape
-    padded = np.pad(mass, ((0, 0), (0, -bins % size)))
-    return np.asarray(padded.reshape(clients, -1, size).sum(axis=1))
+    """(K, S, B) masses wound around a circle of `size` points."""
+    *rows, bins = mass.shape
+    if bins % size:
+        mass = np.concatenate([mass, np.zeros((*rows, -bins % size))], axis=-1)
+    return np.asarray(mass.reshape(*rows, -1, size).sum(axis=-2))
 
 
-def _product(spectra: Sequence[tuple[Complexes, Floats, Floats]], size: int) -> tuple[Complexes, Floats]:
-    """The product of (K, F) spectra to whole (K, 1) powers, and a bound (K, 1) on its rounding.
+def _transform_error(size: int) -> float:
+    """Of a fast Fourier transform, relative, in the Euclidean norm (Higham 2002, theorem 24.2)."""
+    return float(8 * UNIT * np.log2(size))
 
-    Each spectrum comes with a bound on the Euclidean norm of its error over all frequencies, and with its
-    power. As |a^n - b^n| <= n |a - b| max(|a|, |b|)^(n - 1), and by Cauchy and Schwarz, no point of the
+
+Spectra = list[tuple[Complexes, Floats, Floats]]  # (K, S, F), (K, S, 1) its error and (K, S, 1) its power
+
+
+def _spectra(masses: Sequence[tuple[Floats, Floats]], size: int) -> Spectra:
+    """The lowest frequencies of (K, S, B) masses that sum to 1, each with its error and its count.
+
+    The error is a bound on the Euclidean norm over all frequencies. Where there are many steps, only
+    those frequencies that the product of all can still hold: summed one by one where they are few. A sum
+    of B products, with cosines that are right to 16 UNIT, is right to (B + 16) UNIT.
+    """
+    kept, bins = size // 2 + 1, []
+    if sum(mass.shape[1] for mass, _ in masses) >= MANY:
+        kept = _heard(masses, size)
+        bins = [mass.shape[2] for mass, _ in masses if mass.shape[2] * kept < DIRECT * size]
+        turns = np.arange(max(bins, default=0))[:, None] * np.arange(kept) % size
+        waves = np.exp(-2j * np.pi / size * np.arange(size))[turns].view(np.float64)  # (B, 2 F)
+    spectra = []
+    for mass, count in masses:
+        length = mass.shape[2]
+        if length in bins:
+            spectrum = _times(mass, waves[:length]).view(np.complex128)
+            error = np.full(count.shape, 2 * UNIT * (length + 16) * np.sqrt(2 * kept))
+        else:
+            circle = _fold(mass, size)
+            spectrum = rfft(circle, axis=2)[..., :kept]
+            error = _transform_error(size) * np.sqrt(size * (circle**2).sum(axis=2, keepdims=True))
+        spectra.append((spectrum, error, count))
+    return spectra
+
+
+def _times(mass: Floats, waves: Floats) -> Floats:
+    """mass @ waves, in blocks too small to be divided among threads: else their number would show."""
+    rows, bins, columns = BLOCK
+    *shape, length = mass.shape
+    mass = mass.reshape(-1, length)
+    padded = np.concatenate([mass, np.zeros((-len(mass) % rows, length))]).reshape(-1, rows, length)
+    product = np.zeros((*padded.shape[:2], waves.shape[1]))
+    for f in range(0, waves.shape[1], columns):
+        for b in range(0, length, bins):
+            product[..., f : f + columns] += padded[..., b : b + bins] @ waves[b : b + bins, f : f + columns]
+    return product.reshape(-1, waves.shape[1])[: len(mass)].reshape(*shape, -1)
+
+
+def _heard(masses: Sequence[tuple[Floats, Floats]], size: int) -> int:
+    """How many frequencies there are up to the last at which the product of all may be above NEGLIGIBLE.
+
+    No spectrum exceeds 1, so the product of some, every HEARD-th, bounds that of all. A product of powers
+    is at most the power of the mean: with n steps in all, |product|² is at most (mean of |spectrum|²)^n.
+    That mean is the spectrum of the mean autocorrelation, which is no longer than two steps are: short
+    transforms for each step, and a long one for all. With masses that sum to 1 and three transforms, no
+    frequency of it is wrong by more than 5 sqrt(size) times the error of one.
+    """
+    clients = len(masses[0][0])
+    together, total, rows = np.zeros((clients, size)), np.zeros((clients, 1)), 0
+    for mass, count in ((mass[:, ::HEARD], count[:, ::HEARD]) for mass, count in masses):
+        length = min(int(next_fast_len(2 * mass.shape[2], real=True)), size)
+        spectrum = rfft(mass if mass.shape[2] <= length else _fold(mass, length), length, axis=2)
+        power = (count * (spectrum.real**2 + spectrum.imag**2)).sum(axis=1)
+        lagged = irfft(power, length, axis=1)
+        ahead, behind = (length + 1) // 2, length // 2
+        together[:, :ahead] += lagged[:, :ahead]
+        together[:, size - behind :] += lagged[:, ahead:]
+        total += count.sum(axis=1)
+        rows += mass.shape[1]
+    error = 8 * np.sqrt(size) * _transform_error(size) + rows * UNIT
+    power = np.maximum(rfft(together, axis=1).real / total, 0.0) + error
+    return int(np.flatnonzero((total / 2 * np.log(power) > np.log(NEGLIGIBLE)).any(axis=0))[-1]) + 1
+
+
+def _product(spectra: Spectra, size: int) -> tuple[Complexes, Floats]:
+    """The product of spectra to whole powers, (K, F), and a bound (K, 1) on its rounding.
+
+    As |a^n - b^n| <= n |a - b| max(|a|, |b|)^(n - 1), and by Cauchy and Schwarz, no point of the
     inverse transform of the product is wrong by more than the bound, which also covers the rounding of the
     multiplications. High frequencies, where the product is NEGLIGIBLE, are left out.
     """
-    log_size = np.zeros(spectra[0][0].shape)  # of the product
-    log_sizes = []
-    for spectrum, error, count in spectra:
-        log_sizes.append(np.log(np.abs(spectrum) + error))
-        log_size += count * log_sizes[-1]
+    log_sizes = [np.log(np.abs(spectrum) + error) for spectrum, error, _ in spectra]
+    log_size = np.zeros(log_sizes[0][:, 0].shape)  # of the product
+    for own, (_, _, count) in zip(log_sizes, spectra, strict=True):
+        log_size += (count * own).sum(axis=1)
     # where each client's own spectrum ends, and a sum that adds one by one: so no client's answer depends,
     # even in its last digit, on who is computed beside it
     ends = len(log_size[0]) - np.argmax((log_size > np.log(NEGLIGIBLE))[:, ::-1], axis=1)
@@ -247,11 +338,13 @@ def _product(spectra: Sequence[tuple[Complexes, Floats, Floats]], size: int) -> 
     noise = np.full((len(log_size), 1), NEGLIGIBLE)
     product = mine.astype(np.complex128)
     for (spectrum, error, count), own in zip(spectra, log_sizes, strict=True):
-        others = np.where(mine, np.exp(2 * (log_size - own)[:, :kept]), 0.0)
-        rest = np.cumsum(others, axis=1)[:, -1:]
-        noise += count * (error + 8 * UNIT * np.sqrt(size)) * np.sqrt(2 * rest) / size
-        left, base = count.astype(np.int64), spectrum[:, :kept]
+        others = np.where(mine[:, None], np.exp(2 * (log_size[:, None] - own)[..., :kept]), 0.0)
+        rest = np.cumsum(others, axis=2)[..., -1:]
+        noise += (count * (error + 8 * UNIT * np.sqrt(size)) * np.sqrt(2 * rest) / size).sum(axis=1)
+        left, base = count.astype(np.int64), spectrum[..., :kept]
+        power = np.ones_like(base)
         while left.any():
-            product = np.where(left & 1, product * base, product)
+            power = np.where(left & 1, power * base, power)
             left, base = left >> 1, base * base
+        product = product * power.prod(axis=1)
     return product, noise

@@ -3,32 +3,40 @@
 That an epsilon is never too small rests on `losses` alone: nothing chosen here can make it so.
 """
 
+import hashlib
 import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import erf
 
-from discretion.accounting import gaussian, losses, saddle
+from discretion.accounting import gaussian, losses, reference, saddle
 from discretion.accounting.losses import View
 from discretion.accounting.saddle import Compositions, Look
 from discretion.errors import PlanError
 from discretion.population import Floats, Ints
 from discretion.steps import Steps
 
-Step = tuple[float, float, int]  # rate, multiplier, count
-Problem = tuple[tuple[Step, ...], float]  # steps and delta
+Bools = npt.NDArray[np.bool_]
+Result = TypeVar("Result")
 
 STEEPEST = 500.0  # largest range of a single step's loss; exp() has to stay finite
 SMALLEST = 1e-100  # probability that is worked with; tails of the normal distribution end at 1e-308
 LARGEST = 1e9  # multiplier that is worth a grid
 ALIKE = 1.25  # grids of single steps that differ by less are worked on together
 MISS = 0.05  # share of epsilon by which a first look may be beside it
-CLOSER = (1, 4, 16, 64)  # times finer grids for those
+CLOSER = (1, 4, 16, 64, 256)  # times finer grids for those
 SETTLED = 3e-3  # share of epsilon; a bound that changes less is tight
 AT_ONCE = 32  # clients whose looks are found together
-TOGETHER = 2**17  # array elements that are worked on at once
+TOGETHER = 2**16  # array elements that are worked on at once
+THREADS = min(os.cpu_count() or 1, 8)
 REMEMBERED = 100_000
+REFERRED = 1e6  # points of dp-accounting's grids, which take it seconds
 
 
 class Pld:
@@ -39,116 +47,181 @@ class Pld:
         Steps with rate 0, count 0 or an infinite multiplier cost nothing; multiplier 0 with a rate above
         0 costs infinity.
         Where every rate is 1, the exact epsilon of a Gaussian.
-        Where a single step may lose more than STEEPEST (a multiplier below about 0.05), or a multiplier,
-        rate or delta is beyond what doubles can hold on a grid, the exact epsilon of the same steps
-        without sampling, which is never less.
+        Where a single step may lose more than STEEPEST (a multiplier below about 0.05), where a
+        multiplier, rate or delta is beyond what doubles can hold on a grid, or where finer and finer
+        grids still changed the answer, `tight` says no. Then the answer is the least of three bounds: what
+        was found, dp-accounting's (see `reference`) where that can be had, and the exact epsilon of the
+        same steps without sampling.
+        Nobody's epsilon depends on who is computed beside, or on how many threads.
     """
 
     name = "PLD"
 
     def epsilon(self, steps: Steps, delta: Floats) -> Floats:
         """(N,) an upper bound on the epsilon at `delta` of all steps together."""
-        _check(steps, delta)
-        columns = np.concatenate([steps.rate, steps.multiplier, steps.count, delta[None]])
-        distinct, where = np.unique(columns, axis=1, return_inverse=True)
-        problems: list[Problem] = [
-            (_merged(*np.split(column[:-1], 3)), float(column[-1])) for column in distinct.T
-        ]
-        if len(_known) > REMEMBERED:
-            _known.clear()
-        unknown = list({problem for problem in problems if problem not in _known})
-        _known.update(zip(unknown, _solve(unknown).tolist(), strict=True))
-        return np.array([_known[problem] for problem in problems])[where.reshape(-1)]
+        return np.asarray(_answers(steps, delta)[0])
+
+    def tight(self, steps: Steps, delta: Floats) -> Bools:
+        """(N,) whether that epsilon is close to the true one; if not, it is only known not to be less."""
+        return np.asarray(_answers(steps, delta)[1] == 1)
+
+    def curve(self, steps: Steps, delta: Floats, at: Ints) -> Floats:
+        """(N, len(at)) an upper bound on the epsilon after each client's first `at` single steps.
+
+        A row of `steps` is as many single steps as its count says, one after the other.
+
+        Guarantees:
+            At each point at least the epsilon of the steps up to there, and never falling.
+        """
+        if not ((at >= 0).all() and (np.diff(at) >= 0).all()):
+            raise PlanError("the points of a curve are numbers of steps, at least 0, in increasing order")
+        before = np.cumsum(steps.count, axis=0) - steps.count
+        count = np.clip(np.asarray(at) - before[..., None], 0, steps.count[..., None])  # (S, N, A)
+        length, clients, points = count.shape
+        rate, multiplier = (np.repeat(x, points, axis=1) for x in (steps.rate, steps.multiplier))
+        prefixes = Steps(rate, multiplier, count.reshape(length, -1), steps.unit, steps.adjacency)
+        spent = self.epsilon(prefixes, np.repeat(delta, points)).reshape(clients, points)
+        return np.maximum.accumulate(spent, axis=1)
 
 
-_known: dict[Problem, float] = {}
+_known: dict[bytes, tuple[float, float]] = {}  # steps and delta: epsilon, and 1 where it is tight
 
 
-def _check(steps: Steps, delta: Floats) -> None:
-    rules = {
-        "a rate lies between 0 and 1": (steps.rate >= 0) & (steps.rate <= 1),
-        "a multiplier is at least 0": steps.multiplier >= 0,
-        "a count is at least 0": steps.count >= 0,
-        "a delta lies between 0 and 1": (delta >= 0) & (delta <= 1),
-    }
-    broken = [rule for rule, holds in rules.items() if not holds.all()]
-    if broken:
-        raise PlanError("these steps cannot be accounted for: " + "; ".join(broken))
+def _answers(steps: Steps, delta: Floats) -> Floats:
+    """(2, N) epsilon, and 1 where it is tight."""
+    if not ((delta >= 0) & (delta <= 1)).all():
+        raise PlanError("these steps cannot be accounted for: a delta lies between 0 and 1")
+    merged = np.concatenate([*_merged(steps), delta[None]])  # (3 S + 1, N)
+    distinct, where = np.unique(merged, axis=1, return_inverse=True)
+    columns = np.moveaxis(distinct[:-1].reshape(3, len(steps), distinct.shape[1]), 2, 0)  # (K, 3, S)
+    lengths = (columns[:, 2] > 0).sum(axis=1)
+    if len(_known) > REMEMBERED:
+        _known.clear()
+    names = [
+        hashlib.blake2b(column[:, len(steps) - length :].tobytes() + end.tobytes()).digest()
+        for column, length, end in zip(columns, lengths.tolist(), distinct[-1], strict=True)
+    ]
+    unknown = np.array([name not in _known for name in names], dtype=bool)
+    # clients with equally many different steps are computed together
+    for length in np.unique(lengths[unknown]).tolist():
+        who = np.flatnonzero(unknown & (lengths == length))
+        rate, multiplier, count = np.moveaxis(columns[who, :, len(steps) - length :], 1, 0)
+        found = _composed(Compositions(rate, multiplier, count, distinct[-1, who]))
+        _known.update({names[k]: (e, t) for k, e, t in zip(who.tolist(), *found.tolist(), strict=True)})
+    answers: Floats = np.array([_known[name] for name in names]).reshape(-1, 2)
+    return answers.T[:, where.reshape(-1)]
 
 
-def _merged(rate: Floats, multiplier: Floats, count: Floats) -> tuple[Step, ...]:
-    """The steps that cost anything, equal ones together: their order does not matter."""
-    together: dict[tuple[float, float], int] = {}
-    for q, s, c in zip(rate.tolist(), multiplier.tolist(), count.tolist(), strict=True):
-        if q > 0 and c > 0 and s < math.inf:
-            together[q, s] = together.get((q, s), 0) + int(c)
-    return tuple(sorted((q, s, c) for (q, s), c in together.items()))
+def _merged(steps: Steps) -> Floats:
+    """(3, S, N) rate, multiplier and count of steps that cost anything, equal ones together, in order.
+
+    What is left free comes first, as zeros: neither the order of steps nor free ones matter.
+    """
+    table = np.array([steps.rate, steps.multiplier, steps.count], dtype=np.float64)
+    costs = (steps.rate > 0) & (steps.count > 0) & (steps.multiplier < math.inf)
+    table = _in_order(np.where(costs, table, 0.0))
+    last = np.ones(costs.shape, dtype=bool)  # of equal steps
+    last[:-1] = (table[:2, 1:] != table[:2, :-1]).any(axis=0)
+    if last.all():
+        return table
+    so_far = np.cumsum(table[2], axis=0)
+    before = np.maximum.accumulate(np.where(last, so_far, 0.0), axis=0)  # of the last of each kind
+    table[2, 1:] = so_far[1:] - before[:-1]
+    table[2, 0] = so_far[0]
+    return _in_order(np.where(last, table, 0.0))
 
 
-def _solve(problems: list[Problem]) -> Floats:
-    """Problems with equally many different steps are computed together."""
-    spent = np.zeros(len(problems))
-    lengths = np.array([len(steps) for steps, _ in problems], dtype=np.int64)
-    for length in set(lengths[lengths > 0].tolist()):
-        who = np.flatnonzero(lengths == length)
-        rate, multiplier, count = np.moveaxis(np.array([problems[i][0] for i in who], float), 2, 0)
-        delta = np.array([problems[i][1] for i in who])
-        spent[who] = _composed(Compositions(rate, multiplier, count, delta))
-    return spent
+def _in_order(table: Floats) -> Floats:
+    order = np.lexsort((table[1], table[0]), axis=0)
+    return np.take_along_axis(table, order[None], axis=1)
 
 
 def _composed(steps: Compositions) -> Floats:
-    """(K,) epsilon of steps that all cost something."""
-    spent = np.full(len(steps.delta), math.inf)
-    low, high = steps.range()
-    steep = ~((high - np.minimum(low, 0.0)).max(axis=1) < STEEPEST)
-    extreme = (steps.tail[:, 0] < SMALLEST) | (steps.rate < SMALLEST).any(axis=1)
-    extreme |= (steps.multiplier > LARGEST).any(axis=1)
+    """(2, K) epsilon of steps that all cost something, and 1 where it is tight."""
+    spent, tight = np.full(len(steps.delta), math.inf), np.zeros(len(steps.delta))
     # the total variation of a step, rate (2 Phi(1/2s) - 1), bounds the delta at epsilon 0 and adds up
     with np.errstate(divide="ignore", over="ignore"):
         distance = steps.rate * erf(math.sqrt(0.125) / steps.multiplier)
     never = (steps.count * distance).sum(axis=1) <= steps.delta
     spent[never] = 0.0
-    sampled = np.flatnonzero(~(never | steep | extreme | (steps.rate == 1).all(axis=1)))
+    unsampled = (steps.rate == 1).all(axis=1)
+    tight[never | unsampled] = 1
+    sampled = np.flatnonzero(tight == 0)
+    sampled = sampled[~_beyond(steps.of(sampled))]
     if len(sampled):
-        spent[sampled] = _sampled(steps.of(sampled))
-    plain = np.isinf(spent) & (steps.delta > 0)
-    if plain.any():
-        with np.errstate(divide="ignore", over="ignore"):
-            shifts = np.sqrt(steps.count[plain]) / steps.multiplier[plain]
-            shift = np.sqrt((shifts**2).sum(axis=1))
-        shift = np.where(shift > SMALLEST, shift, shifts.sum(axis=1))  # squares may vanish, sums do not
-        spent[plain] = gaussian.epsilon_of(shift, steps.delta[plain])
-    return spent
+        spent[sampled], tight[sampled] = _sampled(steps.of(sampled))
+    plain = np.flatnonzero(((tight == 0) | (unsampled & ~never)) & (steps.delta > 0))
+    with np.errstate(divide="ignore", over="ignore"):
+        shifts = np.sqrt(steps.count[plain]) / steps.multiplier[plain]
+        shift = np.sqrt((shifts**2).sum(axis=1))
+    shift = np.where(shift > SMALLEST, shift, shifts.sum(axis=1))  # squares may vanish, sums do not
+    spent[plain] = np.minimum(spent[plain], gaussian.epsilon_of(shift, steps.delta[plain]))
+    for k in plain[(tight[plain] == 0) & (_referred(steps.of(plain), spent[plain]) <= REFERRED)]:
+        spent[k] = np.fmin(spent[k], _second(steps.of(np.array([k]))))
+    return np.stack([spent, tight])
+
+
+def _beyond(steps: Compositions) -> Bools:
+    """(K,) whose losses no grid of doubles can hold."""
+    low, high = steps.range()
+    steep = ~((high - np.minimum(low, 0.0)).max(axis=1, initial=0.0) < STEEPEST)
+    rare = (steps.tail[:, 0] < SMALLEST) | (steps.rate < SMALLEST).any(axis=1)
+    return np.asarray(steep | rare | (steps.multiplier > LARGEST).any(axis=1))
+
+
+def _referred(steps: Compositions, spent: Floats) -> Floats:
+    """(K,) about how many points the grids of dp-accounting have for the single steps."""
+    grid = np.clip(spent / reference.STEPS_PER_EPSILON, 1e-5, reference.COARSEST)
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.asarray((0.5 / steps.multiplier**2 + 10 / steps.multiplier).sum(axis=1) / grid)
+
+
+def _second(steps: Compositions) -> float:
+    """The epsilon of one client by dp-accounting, or infinity."""
+    counts = steps.count.T.astype(np.int64)
+    try:
+        spent = reference.Reference().epsilon(Steps(steps.rate.T, steps.multiplier.T, counts), steps.delta)
+    except (ArithmeticError, ValueError):  # beyond its numbers too
+        return math.inf
+    return float(spent[0])
 
 
 def _sampled(steps: Compositions) -> Floats:
-    """(K,) the least of several bounds: where a first look was beside epsilon, closer ones follow.
+    """(2, K) the least of several bounds, and 1 where it is tight.
 
-    Connecting the dots errs in proportion to spacing², so once a grid four times finer changes little,
-    little is left.
+    Where a first look was beside epsilon, closer ones follow. Connecting the dots errs in proportion to
+    spacing², so once a grid four times finer changes little, little is left.
     """
-    everyone = np.arange(len(steps.delta))
-    looks = _joined([saddle.look(steps.of(k)) for k in _chunks(everyone, AT_ONCE)])
+    looks = _looks(steps, np.arange(len(steps.delta)))
     found = _evaluate(steps, looks)
     spent: Floats = found.max(axis=1)
     missed = (np.abs(found - looks.aim) > MISS * spent[:, None]) & (found > 0.9 * spent[:, None])
-    todo = np.flatnonzero(missed.any(axis=1) & np.isfinite(spent))
+    tight = np.isfinite(spent).astype(np.float64)
+    todo = np.flatnonzero(missed.any(axis=1) & (tight == 1))
     for finer in CLOSER:
         if not len(todo):
             break
-        looks = _joined([saddle.look(steps.of(k), found[k], finer) for k in _chunks(todo, AT_ONCE)])
+        looks = _looks(steps, todo, found, finer)
         found[todo] = _evaluate(steps.of(todo), looks)
         before, now = spent[todo], found[todo].max(axis=1)
         spent[todo] = np.minimum(before, now)
         todo = todo[now < (1 - SETTLED) * before]
-    return spent
+    tight[todo] = 0
+    return np.stack([spent, tight])
+
+
+def _looks(steps: Compositions, who: Ints, known: Floats | None = None, finer: int = 1) -> Look:
+    def work(k: Ints) -> Look:
+        return saddle.look(steps.of(k), None if known is None else known[k], finer)
+
+    looks = _shared(work, _chunks(who, AT_ONCE))
+    return Look(*(np.concatenate([getattr(x, f.name) for x in looks]) for f in fields(Look)))
 
 
 def _evaluate(steps: Compositions, looks: Look) -> Floats:
     """(K, 2) epsilon, at least 0, when the client is removed and when it is added.
 
-    Clients with grids of like size are computed together.
+    Clients with few steps and grids of like size are computed together.
     """
     spacing = looks.spacing[:, None]
     low, high = steps.range()
@@ -157,38 +230,50 @@ def _evaluate(steps: Compositions, looks: Look) -> Floats:
     # A client's arrays are as long as its own grids ask for, so its epsilon does not depend on the others.
     columns = np.ceil(ALIKE ** np.ceil(np.log(bins) / math.log(ALIKE))).astype(np.int64)
     columns = np.maximum(columns, bins)
+    few = steps.rate.shape[1] < losses.MANY
     kinds, kind = np.unique(np.column_stack([looks.size, columns]), axis=0, return_inverse=True)
-    found = np.empty((len(steps.delta), 2))
-    for number, (size, *lengths) in enumerate(kinds.tolist()):
+    jobs = []
+    for number, most in enumerate(kinds.max(axis=1).tolist()):
         who = np.flatnonzero(kind.reshape(-1) == number)
-        for k in _chunks(who, TOGETHER // max(size, *lengths)):
-            parts = [
-                losses.discretise(
-                    steps.rate[k, s, None],
-                    steps.multiplier[k, s, None],
-                    spacing[k],
-                    first[k, s, None],
-                    bins[k, s, None],
-                    length,
-                )
-                for s, length in enumerate(lengths)
-            ]
-            for way in (0, 1):
-                view = View(
-                    looks.tilt[k, way, None],
-                    looks.bottom[k, way, None],
-                    looks.aim[k, way, None],
-                    spacing[k],
-                    size,
-                )
-                counted = [(part[way], steps.count[k, s, None]) for s, part in enumerate(parts)]
-                found[k, way] = losses.epsilon(counted, steps.delta[k, None], view)[:, 0]
+        jobs += _chunks(who, TOGETHER // most if few else 1)
+
+    def work(k: Ints) -> Floats:
+        parts = []
+        for s in np.arange(len(columns[0]))[:, None] if few else _alike(columns[k[0]]):
+            at = np.ix_(k, s)
+            grid = first[at][..., None], bins[at][..., None], int(columns[at][0, 0])
+            count = steps.count[at][..., None]
+            both = losses.discretise(
+                steps.rate[at][..., None], steps.multiplier[at][..., None], spacing[k][..., None], *grid
+            )
+            parts.append((both, count))
+        found = []
+        for way in (0, 1):
+            tilt, bottom, aim = (x[k, way, None] for x in (looks.tilt, looks.bottom, looks.aim))
+            view = View(tilt, bottom, aim, spacing[k], int(looks.size[k[0]]))
+            counted = [(both[way], count) for both, count in parts]
+            found.append(losses.epsilon(counted, steps.delta[k, None], view))
+        return np.concatenate(found, axis=1)
+
+    found = np.empty((len(steps.delta), 2))
+    for k, answer in zip(jobs, _shared(work, jobs), strict=True):
+        found[k] = answer
     return np.maximum(found, 0.0)
+
+
+def _alike(columns: Ints) -> list[Ints]:
+    """Of one client, steps with grids of like size, as many as are worked on at once."""
+    groups = (np.flatnonzero(columns == length) for length in np.unique(columns))
+    return [chunk for group in groups for chunk in _chunks(group, TOGETHER // int(columns[group[0]]))]
+
+
+def _shared(work: Callable[[Ints], Result], jobs: list[Ints]) -> list[Result]:
+    """Each job by itself, so that it does not matter on how many cores they run."""
+    if len(jobs) < 2:
+        return [work(k) for k in jobs]
+    with ThreadPoolExecutor(min(THREADS, len(jobs))) as pool:
+        return list(pool.map(work, jobs))
 
 
 def _chunks(who: Ints, length: int) -> list[Ints]:
     return np.array_split(who, math.ceil(len(who) / max(length, 1)))
-
-
-def _joined(looks: list[Look]) -> Look:
-    return Look(*(np.concatenate([getattr(x, f.name) for x in looks]) for f in fields(Look)))

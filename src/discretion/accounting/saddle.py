@@ -6,16 +6,18 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
+from discretion.accounting.losses import MANY
 from discretion.population import Floats, Ints
 
 TOLERANCE, LOOSEST = 2e-4, 8e-4  # share of epsilon that the grid may add; more where it gets long
 COMFORTABLE = 8192  # points of a composed grid
-SIZES = np.sort(np.concatenate([2 ** np.arange(8, 19), 3 * 2 ** np.arange(7, 18)]))
+SIZES = np.sort(np.concatenate([2 ** np.arange(8, 21), 3 * 2 ** np.arange(7, 19)]))
 SHARE = 1e-4  # of delta, that each end of the view may add to it
 NOISE = 6e-15  # rounding of a transform, as `losses` bounds it
 COARSE = np.geomspace(1e-6, 30.0, 22)  # tilts, per standard deviation of the composed loss
 FINE = np.linspace(0.0, 1.0, 18)  # tilts between two of them
 NODES = 128  # of the quadrature
+KINDS = (16, 4)  # by multiplier, then by rate: kinds of steps that stand for more steps than that
 CUT = 1e-5  # share of delta, that the ends of the grids of single steps may add to it
 TINY = 1e-300
 
@@ -49,6 +51,24 @@ class Compositions:
             low, high = (loss_of(self.rate, self.multiplier, x) - least for x in self.releases())
         return np.where(self.rate < 1, np.maximum(low, 0.0), low), high
 
+    def alike(self) -> "Compositions":
+        """About the same cost in at most 64 different steps, each standing for steps like it."""
+        length = self.rate.shape[1]
+        if length <= math.prod(KINDS):
+            return self
+        ends = np.arange(length) * KINDS[0] // length
+        order = np.argsort(self.multiplier, axis=1, kind="stable")
+        rate = np.take_along_axis(self.rate, order, axis=1)
+        order = np.take_along_axis(order, np.argsort(ends + rate / 2, axis=1, kind="stable"), axis=1)
+        rate, multiplier, count = (
+            np.take_along_axis(x, order, axis=1) for x in (self.rate, self.multiplier, self.count)
+        )
+        firsts = np.arange(math.prod(KINDS)) * length // math.prod(KINDS)
+        total, squares, logs = (
+            np.add.reduceat(x, firsts, axis=1) for x in (count, count * rate**2, count * np.log(multiplier))
+        )
+        return Compositions(np.sqrt(squares / total), np.exp(logs / total), total, self.delta)
+
 
 def loss_of(rate: Floats, multiplier: Floats, release: Floats) -> Floats:
     """Privacy loss of a release, in standard deviations of the noise."""
@@ -74,7 +94,7 @@ def look(steps: Compositions, known: Floats | None = None, finer: int = 1) -> Lo
     point (Alghamdi et al. 2023). `known` are (K, 2) epsilons from an earlier look, which are better; the
     grid is so many times `finer` than should do.
     """
-    quadrature = _Quadrature(steps)
+    quadrature = _Quadrature(steps.alike())
     total = steps.count.sum(axis=1)[:, None, None]
     log_delta = np.log(steps.delta)[:, None, None]
     aim = None if known is None else known[..., None]
@@ -123,7 +143,8 @@ def look(steps: Compositions, known: Floats | None = None, finer: int = 1) -> Lo
     tilt, above, length = _pick(tilt, best), _pick(above, best), _pick(length, best)
     longest = length.max(axis=1)  # (K, 1)
     need = longest / spacing[:, 0]
-    need = np.clip(need * math.sqrt(TOLERANCE / LOOSEST), np.minimum(need, COMFORTABLE), need)
+    comfortable = COMFORTABLE if steps.rate.shape[1] < MANY else 0
+    need = np.clip(need * math.sqrt(TOLERANCE / LOOSEST), np.minimum(need, comfortable), need)
     need *= finer
     size = SIZES[np.minimum(np.searchsorted(SIZES, need), len(SIZES) - 1)]
     bottom = aim + np.maximum(above, 0.0) - length
