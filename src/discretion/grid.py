@@ -22,9 +22,20 @@ class Grid:
     step: float
     size: int
 
+    def __post_init__(self) -> None:
+        if not (self.size >= 1 and self.size % 1 == 0):
+            raise InputError(f"an update has a whole number of coordinates, at least 1; found {self.size}")
+        _check_step(self.step)
+        object.__setattr__(self, "size", int(self.size))
+
     def sensitivity(self, clip: Floats) -> Floats:
         """(N,) how far a client can move a sum on the grid: rounding makes that more than its clip."""
         return norm_bound(clip, self.step, self.size) * self.step
+
+
+def _check_step(step: float) -> None:
+    if not (0 < step < math.inf and math.frexp(step)[0] == 0.5):
+        raise InputError(f"the step of a grid must be a power of two, so that scaling is exact; found {step}")
 
 
 def norm_bound(clip: Floats, step: float, size: int, *, stochastic: bool = False) -> Floats:
@@ -32,8 +43,7 @@ def norm_bound(clip: Floats, step: float, size: int, *, stochastic: bool = False
 
     This, and not clip / step, is what a client can change a sum by and has to be charged for.
     """
-    if not (0 < step < math.inf and math.frexp(step)[0] == 0.5):
-        raise InputError(f"the step of a grid must be a power of two, so that scaling is exact; found {step}")
+    _check_step(step)
     with np.errstate(over="ignore"):
         steps, root = np.asarray(clip, dtype=np.float64) / step, math.sqrt(size)
     if not ((steps >= 0) & (steps + root < 2**30)).all():

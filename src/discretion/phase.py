@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from discretion.errors import PlanError
 from discretion.population import Floats, Ints
 
+MOST_RELEASES = 2**40  # of a client in a phase; counts have to stay exact, also where phases add up
+
 
 @dataclass(frozen=True, eq=False)
 class Phase:
@@ -72,6 +74,10 @@ class Phase:
             "a client with batches has a pool of its own, and its turns are public": batch is None
             or (own and all_hold((self.rate == 0) | (self.rate == 1))),
             "several steps need batches": batch is not None or self.steps == 1,
+            "rounds × turns × steps is at most 2^40": int(self.rounds)
+            * int(self.steps)
+            * int(np.max(1 if turns is None else turns, initial=1))
+            <= MOST_RELEASES,
         }
 
     @property
@@ -92,7 +98,7 @@ class Phase:
 
     @property
     def holders(self) -> Ints:
-        """(N,) how many clients, this one included, may take part in the client's pool: who shares noise."""
+        """(N,) how many clients may take part in the client's pool, and so share its noise; at least 1."""
         taking = self.expected > 0
         members = np.bincount(self.pool[taking], minlength=len(self.noise))
         return np.maximum(members[self.pool], 1)
@@ -192,8 +198,9 @@ class Clipping:
     quantile: Quantile | None = None
 
     def __post_init__(self) -> None:
-        if any(length < 1 or length % 1 for length in self.layers):
-            raise PlanError("a layer has at least one parameter")
+        if not all(length >= 1 and length % 1 == 0 for length in self.layers):
+            raise PlanError("a layer has at least one parameter, and a whole number of them")
+        object.__setattr__(self, "layers", tuple(int(length) for length in self.layers))
 
 
 FLAT = Clipping()

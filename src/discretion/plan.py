@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from pydantic import Field
 
-from discretion.errors import PlanError
+from discretion.errors import InputError, PlanError
 from discretion.grid import Grid
 from discretion.phase import FLAT, Clipping, Phase, Quantile, all_hold
 from discretion.population import Floats, Ints
@@ -22,6 +22,7 @@ Format = Literal["discretion-plan/2"]
 NoiseAt = Literal["server", "clients", "secure_sum", "steps"]
 Adversary = Literal["public", "clients", "server"]
 Randomness = Literal["seeded", "cryptographic"]
+Sampling = Literal["poisson", "fixed_size"]
 Parameter = str | float | int | bool
 
 FORMAT: Format = "discretion-plan/2"
@@ -37,6 +38,14 @@ NOISE_AT: dict[NoiseAt, str] = {
 }
 ADVERSARIES: tuple[Adversary, ...] = ("public", "clients", "server")  # each is promised with those before it
 
+WORDS = {
+    "adjacency": Adjacency,
+    "noise_at": NoiseAt,
+    "promise": Adversary,
+    "sampling": Sampling,
+    "randomness": Randomness,
+}
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -49,7 +58,7 @@ class Plan:
     noise_at: NoiseAt = "server"
     promise: Adversary = "clients"  # budgets hold against this adversary and those before it
     colluding: int = 1  # clients that may tell each other, or the server, what they know
-    sampling: Literal["poisson", "fixed_size"] = "poisson"
+    sampling: Sampling = "poisson"
     randomness: Randomness = "seeded"  # seeded: a simulation
     clipping: Clipping = FLAT
     grid: Grid | None = None  # updates and noise in whole steps of it
@@ -61,6 +70,10 @@ class Plan:
         plain = {name: getattr(value, "item", lambda v=value: v)() for name, value in self.parameters.items()}
         object.__setattr__(self, "parameters", MappingProxyType(plain))
         rules = {
+            f"{name} is one of {', '.join(get_args(known))}": getattr(self, name) in get_args(known)
+            for name, known in WORDS.items()
+        }
+        rules |= {
             "it needs at least one phase": bool(self.phases),
             "it needs clients, each with a name of its own": 0 < len(self.clients) == len(set(self.clients)),
             "every phase needs one entry for each of its clients": all(
@@ -74,15 +87,20 @@ class Plan:
             "noise is drawn in steps exactly where the phases have batches of records": all(
                 (phase.batch is not None) == (self.noise_at == "steps") for phase in self.phases
             ),
-            "a clip that follows a quantile needs the server's noise and no grid": self.clipping.quantile
-            is None
-            or (self.noise_at == "server" and self.grid is None),
+            "a clip that follows a quantile needs the server's noise, no grid, and no client that has several "
+            "turns in a round": self.clipping.quantile is None
+            or (
+                self.noise_at == "server"
+                and self.grid is None
+                and all(all_hold(phase.releases <= 1) for phase in self.phases)
+            ),
             "a grid is for sums of whole updates, flatly clipped": self.grid is None
             or not (self.clipping.layers or any(phase.own_pools for phase in self.phases)),
         }
         broken = [rule for rule, holds in rules.items() if not holds]
         if broken:
             raise PlanError("this plan cannot be: " + "; ".join(broken))
+        object.__setattr__(self, "colluding", int(self.colluding))
         if self.sampling == "fixed_size":
             raise PlanError(
                 f"sampling a fixed number of clients without replacement cannot be accounted for under "
@@ -128,8 +146,10 @@ class Plan:
             The public sees the released models. Colluding clients know their own shares of the noise, too.
             The server knows whatever `NOISE_AT` says that it sees, and what the colluding clients know. An
             adversary that knows who took part gets rate 1; noise that it knows does not count.
-            A client that cannot change the sum (clip 0) has an infinite multiplier.
+            A client that cannot change the sum (clip 0) has an infinite multiplier, unless it sends a bit.
         """
+        if adversary not in ADVERSARIES:
+            raise PlanError(f"an adversary is one of {', '.join(ADVERSARIES)}; found {adversary!r}")
         rate, secret = phase.rate, np.ones(len(phase.rate))  # (N,) share of the variance that is not known
         if self.noise_at in ("clients", "secure_sum") and adversary != "public":
             holders = phase.holders
@@ -145,7 +165,9 @@ class Plan:
             noise = phase.noise[phase.pool] * np.sqrt(secret)
             multiplier = np.where(sensitivity > 0, noise / sensitivity, math.inf)
             if self.clipping.quantile is not None:
-                bit = self.clipping.quantile.multiplier / (2.0 if self.adjacency == "replace" else 1.0)
+                # whoever draws the noise sees the bits, too
+                bit = self.clipping.quantile.multiplier * np.sqrt(secret)
+                bit = bit / (2.0 if self.adjacency == "replace" else 1.0)
                 multiplier = 1 / np.sqrt(1 / multiplier**2 + 1 / bit**2)
         return rate, multiplier
 
@@ -244,7 +266,8 @@ class Plan:
             raise PlanError("not a plan of Discretion: class needs one entry for each client")
         try:
             phases = tuple(phase.to_phase(member) for phase in record.phases)
-        except (IndexError, OverflowError) as problem:
+            grid = Grid(record.grid.step, record.grid.size) if record.grid else None
+        except (IndexError, OverflowError, InputError) as problem:
             raise PlanError(f"not a plan of Discretion: {problem}") from None
         quantile = record.clipping.quantile
         plan = cls(
@@ -260,7 +283,7 @@ class Plan:
             clipping=Clipping(
                 tuple(record.clipping.layers), Quantile(**quantile.model_dump()) if quantile else None
             ),
-            grid=Grid(record.grid.step, record.grid.size) if record.grid else None,
+            grid=grid,
             parameters=record.parameters,
         )
         if plan.unit != record.unit:
@@ -293,8 +316,13 @@ class PhaseRecord(Record):
         own = self.pool == "own"
         turns = None
         if self.turns is not None:
+            asked, times = self.turns
+            if len(asked) != len(times) or asked != sorted(set(asked)) or min(asked, default=0) < 0:
+                raise PlanError(
+                    "not a plan of Discretion: turns need client numbers that rise, each with a count"
+                )
             turns = np.zeros(len(member), dtype=np.int64)
-            turns[self.turns[0]] = self.turns[1]
+            turns[asked] = times
         return Phase(
             rounds=self.rounds,
             rate=np.array(self.rate)[member],
@@ -333,7 +361,7 @@ class PlanRecord(Record):
     noise_at: NoiseAt
     promise: Adversary
     colluding: int
-    sampling: Literal["poisson", "fixed_size"]
+    sampling: Sampling
     randomness: Randomness
     clipping: ClippingRecord
     grid: GridRecord | None

@@ -1,7 +1,7 @@
 """A client's privacy cost: a list of Gaussian steps, which is all that an accountant ever sees."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -40,8 +40,13 @@ class Steps:
         alike = self.rate.ndim == 2 and self.rate.shape == self.multiplier.shape == count.shape
         if not alike or not _sound(self.rate, self.multiplier, count):
             raise PlanError(
-                "these steps cannot be: a rate lies between 0 and 1, a multiplier and a count are at least "
-                "0, and there is one of each for each step and client"
+                "these steps cannot be: a rate lies between 0 and 1, a multiplier is at least 0, a count is "
+                "whole and at least 0, and there is one of each for each step and client"
+            )
+        if self.unit not in get_args(Unit) or self.adjacency not in get_args(Adjacency):
+            raise PlanError(
+                f"steps protect a client or a record, by add_remove or replace; found {self.unit!r} and "
+                f"{self.adjacency!r}"
             )
         if self.adjacency == "replace" and not ((self.rate == 0) | (self.rate == 1)).all():
             raise PlanError(
@@ -82,4 +87,5 @@ class Steps:
 
 
 def _sound(rate: Floats, multiplier: Floats, count: Ints) -> bool:
-    return bool(((rate >= 0) & (rate <= 1) & (multiplier >= 0) & (count >= 0)).all())
+    whole = (count >= 0) & np.isfinite(count) & (count == np.floor(count))
+    return bool(((rate >= 0) & (rate <= 1) & (multiplier >= 0) & whole).all())

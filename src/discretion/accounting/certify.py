@@ -21,13 +21,19 @@ NOISE_FROM: dict[Randomness, str] = {
     "cryptographic": "deployment: ChaCha20, keyed anew by the operating system for each block, and not kept",
 }
 ON_A_GRID = "Gaussian rounded to a grid, drawn exactly; every accountant of the Gaussian holds"
+SHARES_ON_A_GRID = (
+    "Gaussian rounded to a grid, drawn exactly; where each client rounds its own share, that their sum is as "
+    "good as one rounded Gaussian is not proved"
+)
 FLOATING = "Gaussian in floating point; what the last bits of a float tell (Mironov 2012) is not proved"
 
 
 def who(adversary: Adversary, noise_at: NoiseAt, colluding: int) -> str:
     """In words: who the adversary is, and what it knows."""
-    if adversary == "public":
+    if adversary == "public" or (adversary == "clients" and colluding == 0):
         return "whoever sees every model that is released"
+    if colluding == 0:
+        return f"the server on its own; {NOISE_AT[noise_at]}"
     several = f"{colluding} other clients together" if colluding != 1 else "any other client"
     if adversary == "clients":
         return f"{several}: they see every model, and know their own updates and shares of the noise"
@@ -150,6 +156,13 @@ class Certificate:
                 f"{', '.join(ADVERSARIES)}"
             )
         curve = record.spending
+        tall = {len(curve.classes), len(curve.budget), len(curve.epsilon)}
+        wide = {len(curve.rounds), *(len(row) for row in curve.epsilon)}
+        if len(tall) != 1 or len(wide) != 1:
+            raise PlanError(
+                "not a certificate of Discretion: its spending needs one row for each class of budgets, and "
+                "in it one entry for each of the rounds"
+            )
         return cls(
             plan=record.plan,
             population=record.population,
@@ -225,7 +238,7 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
         noise_at=plan.noise_at,
         promise=plan.promise,
         colluding=plan.colluding,
-        noise=f"{NOISE_FROM[plan.randomness]}. {ON_A_GRID if plan.grid else FLOATING}",
+        noise=f"{NOISE_FROM[plan.randomness]}. {_proved(plan)}",
         rounds=plan.rounds,
         accountant=accountant.name,
         clients=plan.clients,
@@ -237,6 +250,12 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
         },
         spending=_spending(plan, population, charged, accountant),
     )
+
+
+def _proved(plan: Plan) -> str:
+    if plan.grid is None:
+        return FLOATING
+    return ON_A_GRID if plan.noise_at == "server" else SHARES_ON_A_GRID
 
 
 def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: Accountant) -> Spending:
