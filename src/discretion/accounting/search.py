@@ -66,7 +66,9 @@ def most(
             length = np.log(x[todo] / before)
             secant = np.log(at[todo] / at_before) / length
         believed = (np.abs(length) > APART) & (secant > FLATTEST) & (secant < STEEPEST)
-        slope[todo] = np.where(believed, secant, slope[todo])
+        # where the cost did not change, longer steps
+        flat = np.maximum(slope[todo] / 2, FLATTEST)
+        slope[todo] = np.where(believed, secant, np.where(secant <= FLATTEST, flat, slope[todo]))
         safe = at[todo] <= budget[todo]
         under[todo] = np.where(safe, x[todo], under[todo])
         kept[todo] = np.where(safe, at[todo], kept[todo])
@@ -87,7 +89,8 @@ def _wish(x: Floats, at: Floats, budget: Floats, slope: Floats) -> Floats:
     """On the line towards the aim."""
     with np.errstate(divide="ignore"):
         step = np.log(AIM * budget / at) / slope
-    return x * np.exp(np.clip(np.where(np.isinf(at), -1.0, step), -LONGEST, LONGEST))
+    wished: Floats = x * np.exp(np.clip(np.where(np.isinf(at), -1.0, step), -LONGEST, LONGEST))
+    return wished
 
 
 def _between(wished: Floats, under: Floats, over: Floats, attempt: int, whole: bool) -> Floats:

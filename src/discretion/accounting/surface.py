@@ -8,9 +8,10 @@ from scipy.spatial import KDTree
 from discretion.accounting.search import Cost, Found
 from discretion.population import Floats, Ints
 
-MARGIN = 2.5e-3  # share of its budget that a client leaves unspent if its answer is read off
-TOLERATED = MARGIN / 3  # error that solved clients may have when read off from the others
+MARGIN = 3e-3  # share of its budget that a client leaves unspent if its answer is read off
+TOLERATED = MARGIN / 4  # error that solved clients may have when read off from the others
 FIRST = 600  # clients that are solved to begin with
+WAYS = 200  # directions in which the outermost client is solved
 FEW = 200  # clients in doubt that are solved without ado
 STENCIL = 50  # solved clients that an answer is read off from
 NEAR = 8  # solved clients whose errors put a client in doubt
@@ -24,10 +25,11 @@ Search = Callable[[Ints, Floats | None, Floats | None], Found]  # for clients, f
 def answers(points: Floats, budget: Floats, high: float, search: Search, cost: Cost) -> Floats:
     """(K,) about the largest x, at most `high`, whose cost is within the budget, for all points (K, D).
 
-    A random part of the clients is solved. Each of them is also read off from its solved neighbours, and
-    where that misses by more than a third of the margin more clients are solved. Everybody else gets what
-    is read off for a budget less the margin. The accountant then looks at a random sample of those: while
-    one of them is off by half the margin, more are solved, and less is tolerated.
+    A random part of the clients, and the outermost, are solved. Each of them is also read off from its
+    solved neighbours, and where that misses by more than a quarter of the margin more clients are solved.
+    Everybody else gets what is read off for a budget less the margin. The accountant then looks at a
+    random sample of those: while one of them is off by half the margin, more are solved, and less is
+    tolerated.
 
     Guarantees:
         A solved client keeps its budget. An answer that was read off is not looked at by itself: it has a
@@ -37,7 +39,9 @@ def answers(points: Floats, budget: Floats, high: float, search: Search, cost: C
     random = np.random.default_rng(0)
     order = random.permutation(len(points))
     surface = _Surface(points, budget, high, search)
-    surface.solve(order[:FIRST])
+    # with the outermost clients in many directions, so that hardly anything is read off beyond them
+    outermost = [np.argmax(points @ way) for way in random.normal(size=(WAYS, points.shape[1]))]
+    surface.solve(np.union1d(order[:FIRST], outermost))
     tolerated = TOLERATED
     while len(rest := order[np.isnan(surface.x[order])]):
         doubt = rest[surface.error_near(rest) > tolerated]
@@ -56,7 +60,7 @@ def answers(points: Floats, budget: Floats, high: float, search: Search, cost: C
             surface.x[rest] = surface.read_off(rest)
         else:
             surface.solve(sample[missed])
-            tolerated /= 2
+            tolerated *= 0.7
     return surface.x
 
 
@@ -67,40 +71,48 @@ class _Surface:
         self.points, self.budget, self.search = points, budget, search
         self.end = np.log(high)
         self.x, self.slope = np.full((2, len(points)), np.nan)
-        # log x for a budget less the margin, past the end too: there the answers have no kink
+        # log x where the whole budget is used, past the end too: there the answers have no kink
         self.y = np.full(len(points), np.nan)
         self.solved: Ints = np.zeros(0, dtype=np.int64)
+        self.tree = KDTree(points[:0])
 
     def solve(self, who: Ints) -> None:
         if not len(who):
             return
         guess, slope = None, None
         if len(self.solved) > STENCIL:
-            slope = self.slope[self.solved[self.tree.query(self.points[who])[1]]]
-            guess = np.exp(self._y_at(self.points[who]) + MARGIN / slope)
+            slope = self.slope[self.solved[self._near(self.points[who], NEAR)]].mean(axis=1)
+            guess = np.exp(self._y_at(self.points[who]))
         found = self.search(who, guess, slope)
         self.x[who], self.slope[who] = found.x, found.slope
         with np.errstate(divide="ignore"):
-            left = np.log((1 - MARGIN) * self.budget[who] / found.cost) / found.slope
+            left = np.log(self.budget[who] / found.cost) / found.slope
         self.y[who] = np.log(found.x) + np.minimum(left, 1.0)
         self.solved = np.append(self.solved, who)
         self.tree = KDTree(self.points[self.solved])
 
     def read_off(self, who: Ints) -> Floats:
-        return np.exp(np.minimum(self._y_at(self.points[who]), self.end))
+        near = self.solved[self._near(self.points[who], NEAR)]
+        y = self._y_at(self.points[who]) - MARGIN / self.slope[near].mean(axis=1)
+        return np.asarray(np.exp(np.minimum(y, self.end)))
 
     def error_near(self, who: Ints) -> Floats:
         """(K,) the largest error, as a share of the budget, of the solved clients around each of these."""
         values = self.y[self.solved]
-        others = self.tree.query(self.points[self.solved], STENCIL + 1)[1][:, 1:]
+        others = self._near(self.tree.data, STENCIL + 1)[:, 1:]
         read = interpolate(self.tree.data, values, self.tree.data, others)
         error = np.minimum(read, self.end) - np.minimum(values, self.end)
         error = np.abs(error) * self.slope[self.solved]
-        return error[self.tree.query(self.points[who], NEAR)[1]].max(axis=1)
+        worst: Floats = error[self._near(self.points[who], NEAR)].max(axis=1)
+        return worst
 
     def _y_at(self, places: Floats) -> Floats:
-        around = self.tree.query(places, STENCIL)[1]
+        around = self._near(places, STENCIL)
         return interpolate(self.tree.data, self.y[self.solved], places, around)
+
+    def _near(self, places: Floats, many: int) -> Ints:
+        """(K, many) the nearest solved clients, by their place among the solved."""
+        return np.asarray(self.tree.query(places, np.arange(1, many + 1))[1], dtype=np.int64)
 
 
 def interpolate(points: Floats, values: Floats, places: Floats, around: Ints) -> Floats:
@@ -110,7 +122,7 @@ def interpolate(points: Floats, values: Floats, places: Floats, around: Ints) ->
     place as origin and the farthest point as unit.
     """
     found = np.empty(len(places))
-    for k in np.array_split(np.arange(len(places)), -(-len(places) // AT_ONCE)):
+    for k in np.array_split(np.arange(len(places)), 1 + len(places) // AT_ONCE):
         away = points[around[k]] - places[k, None]  # (K, S, D)
         away /= np.sqrt((away**2).sum(axis=2).max(axis=1))[:, None, None]
         square = (away**2).sum(axis=2)
