@@ -560,7 +560,7 @@ def test_noise_stays_on_the_safe_side_when_the_search_gives_up(monkeypatch: pyte
     args = np.array([0.5, 3.0]), np.full(2, 1e-5), np.full(2, 0.3)
     answers = 0
     for tries in range(1, 6):
-        monkeypatch.setattr("discretion.accounting.solve.TRIES", tries)
+        monkeypatch.setattr("discretion.accounting.search.TRIES", tries)
         try:
             sigma = noise_multiplier(*args, 10, RENYI)
         except PlanError:

@@ -4,7 +4,13 @@ from discretion.accounting.certify import Certificate, certify
 from discretion.accounting.pld import Pld
 from discretion.accounting.reference import Reference
 from discretion.accounting.renyi import Renyi
-from discretion.accounting.solve import noise_multiplier, sampling_rate
+from discretion.accounting.solve import (
+    clip_bound,
+    most_rounds,
+    noise_multiplier,
+    noise_scale,
+    sampling_rate,
+)
 from discretion.accounting.spent import Accountant, spent
 
 __all__ = [
@@ -14,7 +20,10 @@ __all__ = [
     "Reference",
     "Renyi",
     "certify",
+    "clip_bound",
+    "most_rounds",
     "noise_multiplier",
+    "noise_scale",
     "sampling_rate",
     "spent",
 ]
