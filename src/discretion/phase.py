@@ -30,17 +30,18 @@ class Phase:
     turns: Ints | None = None  # (N,) how often each client is asked in a round, a release each
     batch: Floats | None = None  # (N,) chance of each record, a secret coin, to be in the batch of a step
     steps: int = 1  # of a turn, each on a batch of its own with noise of its own
+    read: Floats | None = None  # (N,) noise multiplier of a statistic that decides who trains; 0: read raw
 
     def __post_init__(self) -> None:
         """Check everything, and keep copies that nobody can change later."""
         clients, pools = np.shape(self.rate), np.shape(self.noise)
-        columns = (self.clip, self.pool, self.turns, self.batch)
+        columns = (self.clip, self.pool, self.turns, self.batch, self.read)
         shaped = len(clients) == 1 and all(c is None or np.shape(c) == clients for c in columns)
         rules = {
             "rounds and steps must be at least 1, and whole": all(
                 count >= 1 and count % 1 == 0 for count in (self.rounds, self.steps)
             ),
-            "rate, clip, pool, turns and batch need one entry for each client": shaped,
+            "rate, clip, pool, turns, batch and read need one entry for each client": shaped,
             "noise and weight need one entry for each pool": len(pools) == 1
             and np.shape(self.weight) == pools,
             "a rate lies between 0 and 1": all_hold((self.rate >= 0) & (self.rate <= 1)),
@@ -58,10 +59,10 @@ class Phase:
             raise PlanError("this phase cannot be: " + "; ".join(broken))
         for name in ("rounds", "steps"):
             object.__setattr__(self, name, int(getattr(self, name)))
-        for name in ("rate", "clip", "noise", "weight", "pool", "turns", "batch"):
+        for name in ("rate", "clip", "noise", "weight", "pool", "turns", "batch", "read"):
             if (column := getattr(self, name)) is not None:
                 kind = np.int64 if name in ("pool", "turns") else np.float64
-                object.__setattr__(self, name, _frozen(column, kind))
+                object.__setattr__(self, name, frozen(np.asarray(column), kind))
 
     def _rules_of_turns(self) -> dict[str, bool]:
         turns, batch = self.turns, self.batch
@@ -73,6 +74,7 @@ class Phase:
             "a batch's rate lies between 0 and 1": batch is None or all_hold((batch >= 0) & (batch <= 1)),
             "a client with batches has a pool of its own, and its turns are public": batch is None
             or (own and all_hold((self.rate == 0) | (self.rate == 1))),
+            "the noise of a statistic is at least 0": self.read is None or all_hold(self.read >= 0),
             "several steps need batches": batch is not None or self.steps == 1,
             "rounds × turns × steps is at most 2^40": int(self.rounds)
             * int(self.steps)
@@ -112,7 +114,9 @@ class Phase:
         """Whether both are the same for every client but for their rounds and public turns."""
         if self.steps != other.steps or (self.batch is None) != (other.batch is None):
             return False
-        names = ("rate", "clip", "noise", "pool", "weight", "batch", "holders")
+        if (self.read is None) != (other.read is None):
+            return False
+        names = ("rate", "clip", "noise", "pool", "weight", "batch", "read", "holders")
         pairs = ((getattr(self, name), getattr(other, name)) for name in names)
         return all(a is b or np.array_equal(a, b) for a, b in pairs)
 
@@ -120,11 +124,13 @@ class Phase:
         """What tells one client from another, but for public turns."""
         own: dict[str, Floats | Ints] = {"noise": self.noise, "weight": self.weight}
         columns = {"rate": self.rate, "clip": self.clip, **(own if self.own_pools else {"pool": self.pool})}
-        return columns if self.batch is None else columns | {"batch": self.batch}
+        extra = {"batch": self.batch, "read": self.read}
+        return columns | {name: column for name, column in extra.items() if column is not None}
 
     def to_record(self, first: Ints) -> dict[str, Any]:
         """As JSON holds it; `first` is one client of each class."""
-        record: dict[str, Any] = {"noise": self.noise.tolist(), "weight": self.weight.tolist(), "batch": None}
+        record: dict[str, Any] = {"noise": self.noise.tolist(), "weight": self.weight.tolist()}
+        record |= {"batch": None, "read": None}
         record |= {name: column[first].tolist() for name, column in self.columns().items()}
         if self.own_pools:
             record["pool"] = "own"
@@ -150,9 +156,9 @@ class Phase:
         )
 
 
-def _frozen(column: NDArray[Any], kind: type) -> NDArray[Any]:
+def frozen(column: NDArray[Any], kind: type | None = None) -> NDArray[Any]:
     """A copy that nobody can change, or the column itself where it is one already."""
-    if column.dtype == kind and column.flags.owndata and not column.flags.writeable:
+    if kind in (None, column.dtype) and column.flags.owndata and not column.flags.writeable:
         return column
     kept: NDArray[Any] = np.array(column, dtype=kind)
     kept.flags.writeable = False

@@ -11,9 +11,11 @@ from typing import Literal, get_args
 import numpy as np
 from pydantic import Field
 
+from discretion.combine import SUM, Combine
 from discretion.errors import InputError, PlanError
 from discretion.grid import Grid
 from discretion.phase import FLAT, Clipping, Phase, Quantile, all_hold
+from discretion.pick import READS, Reading, Rule
 from discretion.population import Floats, Ints
 from discretion.records import Record, dump, parse
 from discretion.steps import Adjacency, Steps, Unit
@@ -23,6 +25,7 @@ NoiseAt = Literal["server", "clients", "secure_sum", "steps"]
 Adversary = Literal["public", "clients", "server"]
 Randomness = Literal["seeded", "cryptographic"]
 Sampling = Literal["poisson", "fixed_size"]
+Accounting = Literal["tight", "paper"]
 Parameter = str | float | int | bool
 
 FORMAT: Format = "discretion-plan/2"
@@ -44,6 +47,7 @@ WORDS = {
     "promise": Adversary,
     "sampling": Sampling,
     "randomness": Randomness,
+    "accounting": Accounting,
 }
 
 
@@ -60,8 +64,11 @@ class Plan:
     colluding: int = 1  # clients that may tell each other, or the server, what they know
     sampling: Sampling = "poisson"
     randomness: Randomness = "seeded"  # seeded: a simulation
+    accounting: Accounting = "tight"  # paper: noise by a paper's own formula, whatever that gives
     clipping: Clipping = FLAT
     grid: Grid | None = None  # updates and noise in whole steps of it
+    reading: Reading | None = None  # who of those asked trains is picked by something of their data
+    combine: Combine = SUM
     parameters: Mapping[str, Parameter] = field(default_factory=dict)  # what the method was given
 
     def __post_init__(self) -> None:
@@ -87,7 +94,7 @@ class Plan:
             "noise is drawn in steps exactly where the phases have batches of records": all(
                 (phase.batch is not None) == (self.noise_at == "steps") for phase in self.phases
             ),
-            "a clip that follows a quantile needs the server's noise, no grid, and no client that has several "
+            "a clip that follows a quantile needs the server's noise, no grid, and no client with several "
             "turns in a round": self.clipping.quantile is None
             or (
                 self.noise_at == "server"
@@ -96,17 +103,29 @@ class Plan:
             ),
             "a grid is for sums of whole updates, flatly clipped": self.grid is None
             or not (self.clipping.layers or any(phase.own_pools for phase in self.phases)),
+            "who trains is picked by reading data exactly where phases have noise for that, and steps are "
+            "noisy": all((phase.read is not None) == (self.reading is not None) for phase in self.phases)
+            and (self.reading is None or self.noise_at == "steps"),
+            "pools of single clients are summed as they are, and top_k keeps a share of each pool": all(
+                self.combine.fits(phase.own_pools, len(phase.noise)) for phase in self.phases
+            ),
         }
         broken = [rule for rule, holds in rules.items() if not holds]
         if broken:
             raise PlanError("this plan cannot be: " + "; ".join(broken))
         object.__setattr__(self, "colluding", int(self.colluding))
-        if self.sampling == "fixed_size":
+        if self.sampling == "fixed_size" and self.accounting != "paper":
             raise PlanError(
                 f"sampling a fixed number of clients without replacement cannot be accounted for under "
                 f"{self.adjacency} adjacency, because whoever is left out makes room for another. Let an "
-                "independent coin decide for each client (sampling poisson), with the same mean number."
+                "independent coin decide for each client (sampling poisson), with the same mean number. It "
+                "exists in paper mode only (accounting paper), where it is charged for what it can cost."
             )
+
+    @property
+    def reads(self) -> str:
+        """What of the clients' data decides who trains."""
+        return READS[self.reading.rule] if self.reading else "nothing"
 
     @property
     def unit(self) -> Unit:
@@ -161,6 +180,8 @@ class Plan:
         elif phase.batch is not None:
             rate = np.where(rate > 0, phase.batch, 0.0)
         sensitivity = self.sensitivity(phase)
+        if self.sampling == "fixed_size":  # whoever is left out makes room for another: two clips, no secret
+            rate, sensitivity = np.where(rate > 0, 1.0, 0.0), 2 * sensitivity
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             noise = phase.noise[phase.pool] * np.sqrt(secret)
             multiplier = np.where(sensitivity > 0, noise / sensitivity, math.inf)
@@ -177,6 +198,19 @@ class Plan:
         rates, multipliers = zip(*(self.view(phase, who) for who in promised), strict=True)
         return np.maximum.reduce(rates), np.minimum.reduce(multipliers)
 
+    def parts(self, phase: Phase, against: Adversary | None = None) -> list[tuple[Floats, Floats, Ints]]:
+        """What one round of a phase is made of: (N,) rate, (N,) multiplier and (N,) count of each part.
+
+        As charged, or as the one adversary sees it. Besides training there may be a statistic that decides
+        who trains: whoever is asked pays for both, and where it is read raw everybody pays without end.
+        """
+        rate, multiplier = self.view(phase, against) if against else self.release(phase)
+        found = [(rate, multiplier, phase.releases)]
+        if phase.read is not None:
+            asked = (phase.expected > 0) | (phase.read == 0)
+            found.append((np.ones(len(rate)), phase.read, asked.astype(np.int64)))
+        return found
+
     def steps(self, rounds: int | None = None, against: Adversary | None = None) -> Steps:
         """What the first `rounds` rounds (all unless said) cost each client.
 
@@ -192,14 +226,15 @@ class Plan:
             if done <= 0:
                 break
             left -= done
-            count = done * phase.releases
+            parts = self.parts(phase, against)
             if priced is not None and phase.treats_as(priced):
-                counts[-1] = counts[-1] + count
+                for place, (_, _, count) in enumerate(parts, start=len(counts) - len(parts)):
+                    counts[place] = counts[place] + done * count
                 continue
-            rate, multiplier = self.view(phase, against) if against else self.release(phase)
-            rates.append(rate)
-            multipliers.append(multiplier)
-            counts.append(count)
+            for rate, multiplier, count in parts:
+                rates.append(rate)
+                multipliers.append(multiplier)
+                counts.append(done * count)
             priced = phase
         if not counts:
             return Steps.none(len(self.clients))
@@ -247,11 +282,14 @@ class Plan:
                 "colluding": self.colluding,
                 "sampling": self.sampling,
                 "randomness": self.randomness,
+                "accounting": self.accounting,
                 "clipping": {
                     "layers": list(self.clipping.layers),
                     "quantile": vars(quantile) if quantile else None,
                 },
                 "grid": vars(self.grid) if self.grid else None,
+                "reading": vars(self.reading) if self.reading else None,
+                "combine": {**vars(self.combine), "keep": list(self.combine.keep)},
                 "clients": list(self.clients),
                 "class": self.classes.tolist(),
                 "phases": [phase.to_record(first) for phase in self.phases],
@@ -280,10 +318,13 @@ class Plan:
             colluding=record.colluding,
             sampling=record.sampling,
             randomness=record.randomness,
+            accounting=record.accounting,
             clipping=Clipping(
                 tuple(record.clipping.layers), Quantile(**quantile.model_dump()) if quantile else None
             ),
             grid=grid,
+            reading=Reading(**record.reading.model_dump()) if record.reading else None,
+            combine=Combine(**record.combine.model_dump()),
             parameters=record.parameters,
         )
         if plan.unit != record.unit:
@@ -311,6 +352,7 @@ class PhaseRecord(Record):
     turns: tuple[list[int], list[int]] | None
     batch: list[float] | None
     steps: int
+    read: list[float] | None
 
     def to_phase(self, member: Ints) -> Phase:
         own = self.pool == "own"
@@ -333,6 +375,7 @@ class PhaseRecord(Record):
             turns=turns,
             batch=None if self.batch is None else np.array(self.batch)[member],
             steps=self.steps,
+            read=None if self.read is None else np.array(self.read)[member],
         )
 
 
@@ -345,6 +388,19 @@ class QuantileRecord(Record):
 class ClippingRecord(Record):
     layers: list[int]
     quantile: QuantileRecord | None
+
+
+class ReadingRecord(Record):
+    rule: Rule
+    choose: int
+    bound: float
+
+
+class CombineRecord(Record):
+    rule: Literal["sum", "top_k", "project"]
+    keep: list[float]
+    by: Literal["largest", "last_step"]
+    memory: int
 
 
 class GridRecord(Record):
@@ -363,8 +419,11 @@ class PlanRecord(Record):
     colluding: int
     sampling: Sampling
     randomness: Randomness
+    accounting: Accounting
     clipping: ClippingRecord
     grid: GridRecord | None
+    reading: ReadingRecord | None
+    combine: CombineRecord
     clients: list[str]
     class_: list[int] = Field(alias="class")
     phases: list[PhaseRecord]

@@ -23,6 +23,8 @@ class Purpose(IntEnum):
     BUDGETS = 5
     SIZES = 6
     STEPS = 7
+    TURNS = 8
+    STATISTICS = 9
 
 
 def stream(seed: int, purpose: Purpose, *counter: int) -> np.random.Generator:

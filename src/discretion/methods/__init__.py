@@ -1,83 +1,17 @@
 """The methods by name: each a function from a population to a plan, in one short file."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 from discretion.errors import ConfigError, nearest
-from discretion.methods import dp_fedavg, fedavg, idp_fedavg
-from discretion.plan import Plan
+from discretion.methods.table import METHODS, Method
+from discretion.plan import Accounting, Plan
 from discretion.population import Population
 
-
-@dataclass(frozen=True)
-class Method:
-    name: str
-    title: str
-    plan: Callable[..., Plan]
-    unit: str
-    protects: str  # against whom
-    reads: str  # what a plan is made from
-    idea: str
-    paper: str
-
-    @property
-    def parameters(self) -> dict[str, inspect.Parameter]:
-        """What the method takes besides the population."""
-        return dict(list(inspect.signature(self.plan).parameters.items())[1:])
-
+__all__ = ["DEFAULT", "METHODS", "Method", "find", "make_plan"]
 
 DEFAULT = "idp_fedavg"
-
-_MODELS = "whoever sees the released models; the server is trusted"
-_BUDGETS = "budgets"
-
-METHODS = {
-    method.name: method
-    for method in (
-        Method(
-            "fedavg",
-            "FedAvg",
-            fedavg.plan,
-            "none",
-            "nobody: epsilon is infinite",
-            "nothing",
-            "Plain averaging without clip or noise: the ceiling that private methods aim at.",
-            "McMahan et al., AISTATS 2017",
-        ),
-        Method(
-            "dp_fedavg",
-            "DP-FedAvg",
-            dp_fedavg.plan,
-            "client",
-            _MODELS,
-            "the strictest budget",
-            "One clip and one noise, strong enough for the strictest client.",
-            "McMahan et al., ICLR 2018",
-        ),
-        Method(
-            "idp_fedavg",
-            "IDP-FedAvg (clip)",
-            idp_fedavg.plan_by_clip,
-            "client",
-            _MODELS,
-            _BUDGETS,
-            "One noise; each client is clipped at the norm that its own budget allows.",
-            "Boenisch et al., NeurIPS 2023; Kiani et al., ICLR 2025",
-        ),
-        Method(
-            "idp_fedavg_sampling",
-            "IDP-FedAvg (sampling)",
-            idp_fedavg.plan_by_rate,
-            "client",
-            _MODELS,
-            _BUDGETS,
-            "One noise and one clip; each client comes as often as its own budget allows.",
-            "Boenisch et al., NeurIPS 2023; Kiani et al., ICLR 2025",
-        ),
-    )
-}
 
 
 def find(name: str) -> Method:
@@ -101,6 +35,13 @@ def make_plan(name: str, population: Population, parameters: dict[str, Any]) -> 
         raise ConfigError(f"{name} needs {', '.join(missing)}")
     if not 0 < parameters.get("rate", 1.0) <= 1 or not parameters.get("clip", 1.0) > 0:
         raise ConfigError(f"{name}: a rate lies above 0 and at most at 1, a clip above 0")
+    if not 0 < parameters.get("batch", 1.0) <= 1 or not parameters.get("steps", 1) >= 1:
+        raise ConfigError(
+            f"{name}: a batch's rate lies above 0 and at most at 1, and there is at least 1 step"
+        )
     if parameters.get("rounds", 1) < 1:
         raise ConfigError(f"{name}: there is at least 1 round")
-    return method.plan(population, **parameters)
+    if parameters.get("accounting", "tight") not in get_args(Accounting):
+        raise ConfigError(f"{name}: accounting is tight, or paper for the paper's own formula")
+    defaults = {given: parameter.default for given, parameter in method.parameters.items()}
+    return replace(method.plan(population, **parameters), parameters={**defaults, **parameters})

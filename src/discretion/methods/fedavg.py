@@ -22,5 +22,4 @@ def plan(population: Population, rounds: int, rate: float) -> Plan:
         method="fedavg",
         clients=population.client,
         phases=(Phase.one_pool(rounds, rate * everyone, math.inf * everyone, noise=0.0),),
-        parameters={"rounds": rounds, "rate": rate},
     )

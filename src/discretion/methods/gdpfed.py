@@ -1,0 +1,118 @@
+"""GDPFed and GDPFed+: clients of like budgets form groups, each summed under a noise of its own.
+
+Xu, Hu and Kotevska, "Optimal client sampling in federated learning with client-level heterogeneous
+differential privacy" (2025), Algorithms 1 and 2: `plan` asks every group equally often, `plan_opc` as often
+as Problem 1 finds best, `plan_plus` keeps the largest coordinates of each group's sum, too.
+Departs from the paper: an independent coin decides for each client, where the paper draws a fixed number
+but charges for coins; every client of a group holds a share of its noise, so that the sum is noisy enough
+whoever takes part; noise is calibrated by PLD; sums are weighted by inverse variance; and which coordinates
+are kept is decided by the model's last step, because picking the largest after the noise keeps the noise.
+In paper mode: fixed numbers, noise by Opacus, its weights, the largest coordinates. What that truly costs
+is certified.
+"""
+
+import math
+
+import numpy as np
+
+from discretion.accounting import noise_multiplier
+from discretion.accounting.papers import groups as paper
+from discretion.combine import SUM, By, Combine
+from discretion.methods.parts import ACCOUNTANTS, finite
+from discretion.phase import Phase
+from discretion.plan import Accounting, Plan
+from discretion.population import Floats, Population
+from discretion.problems import groups as problem
+
+KEPT = (0.7, 0.9)  # k / d of the strictest and of the most generous group
+
+
+def plan(
+    population: Population,
+    rounds: int,
+    rate: float,
+    clip: float,
+    groups: int = 3,
+    accounting: Accounting = "tight",
+) -> Plan:
+    """rounds: how many; rate: every client's chance of taking part; clip: bound on an update; groups: how
+    many at most; accounting: tight or paper."""
+    return _plan("gdpfed", population, rounds, rate, clip, groups, accounting, optimal=False, sparse=False)
+
+
+def plan_opc(
+    population: Population,
+    rounds: int,
+    rate: float,
+    clip: float,
+    groups: int = 3,
+    accounting: Accounting = "tight",
+) -> Plan:
+    """rounds: how many; rate: mean chance of taking part; clip: bound on an update; groups: how many at most;
+    accounting: tight or paper."""
+    return _plan("gdpfed_opc", population, rounds, rate, clip, groups, accounting, optimal=True, sparse=False)
+
+
+def plan_plus(
+    population: Population,
+    rounds: int,
+    rate: float,
+    clip: float,
+    groups: int = 3,
+    accounting: Accounting = "tight",
+) -> Plan:
+    """rounds: how many; rate: mean chance of taking part; clip: bound on an update; groups: how many at most;
+    accounting: tight or paper."""
+    return _plan("gdpfed_plus", population, rounds, rate, clip, groups, accounting, optimal=True, sparse=True)
+
+
+def _plan(
+    method: str,
+    population: Population,
+    rounds: int,
+    rate: float,
+    clip: float,
+    groups: int,
+    accounting: Accounting,
+    optimal: bool,
+    sparse: bool,
+) -> Plan:
+    paper_mode = accounting == "paper"
+    found = problem.group(finite_budgets(population), groups)
+    delta = found.least(population.delta)
+    # q_m: how often each group is asked
+    rates = np.full(len(found.size), rate)
+    if optimal:
+        rates = problem.capped_rates(found.epsilon, delta, found.size, rate)
+    drawn, cohort = rates * found.size.astype(float), rate * len(population)
+    # sigma_m: noise of each group's sum, over the clip
+    sigma = noise_multiplier(found.epsilon, delta, rates, rounds, ACCOUNTANTS[accounting])
+    if paper_mode:
+        weight, noise = paper.weights(drawn) / cohort, clip * sigma
+    else:
+        weight = problem.inverse_variance(drawn, sigma, cohort) / cohort
+        noise = (
+            clip * sigma / np.sqrt(1 - np.minimum(1, found.size - 1) / found.size)
+        )  # one share may be known
+    everyone = np.ones(len(population))
+    return Plan(
+        method=method,
+        clients=population.client,
+        phases=(Phase(rounds, rates[found.member], clip * everyone, noise, found.member, weight),),
+        noise_at="secure_sum",
+        promise="server",
+        sampling="fixed_size" if paper_mode else "poisson",
+        combine=sparsified(len(found.size), "largest" if paper_mode else "last_step") if sparse else SUM,
+        accounting=accounting,
+    )
+
+
+def sparsified(groups: int, by: By) -> Combine:
+    """Top-k with k/d = 0.7, 0.8, 0.9 for three groups, as in the paper's experiments."""
+    return Combine("top_k", tuple(np.linspace(*KEPT, groups).tolist()), by=by)
+
+
+def finite_budgets(population: Population) -> Floats:
+    """(N,) budgets, those of public clients as large as the largest other; any where all are public."""
+    epsilon = finite(population.epsilon)
+    return np.where(np.isinf(epsilon), 1.0, epsilon) if math.isinf(epsilon.max()) else epsilon

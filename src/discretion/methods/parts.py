@@ -1,0 +1,82 @@
+"""Parts that several methods are built from: accounting modes, turns drawn when planning, clients on their
+own."""
+
+import numpy as np
+
+from discretion.accounting import Accountant, gaussian
+from discretion.accounting.papers.opacus import Opacus
+from discretion.accounting.spent import TIGHT
+from discretion.phase import Phase, frozen
+from discretion.plan import Accounting
+from discretion.population import Floats, Ints, Population
+from discretion.streams import Purpose, stream
+
+ACCOUNTANTS: dict[Accounting, Accountant] = {"tight": TIGHT, "paper": Opacus()}
+
+
+def finite(epsilon: Floats) -> Floats:
+    """(N,) a public client, of infinite budget, is treated as generously as the most generous other."""
+    largest = np.max(epsilon, where=np.isfinite(epsilon), initial=0.0)
+    return np.minimum(epsilon, largest) if largest > 0 else epsilon
+
+
+def spread(epsilon: Floats, most: int = 64) -> Ints:
+    """Clients that stand for all: everybody if budgets are few, else evenly over the sorted budgets."""
+    if len(np.unique(epsilon)) <= most:
+        return np.arange(len(epsilon))
+    order = np.argsort(epsilon, kind="stable")
+    return order[np.linspace(0, len(order) - 1, most).round().astype(np.int64)]
+
+
+def cohort_of(population: Population, rate: float) -> int:
+    """How many draws a round has."""
+    return max(1, round(rate * len(population)))
+
+
+def shares(population: Population) -> Floats:
+    """(N,) each client's share of all records."""
+    return np.asarray(population.size / population.size.sum())
+
+
+def draw(probability: Floats, cohort: int, rounds: int, seed: int) -> Ints:
+    """(T, N) public turns: in every round `cohort` draws with replacement; (T, N) or (N,) probabilities."""
+    random = stream(seed, Purpose.TURNS)
+    rows = np.broadcast_to(probability, (rounds, np.shape(probability)[-1]))
+    return np.stack([random.multinomial(cohort, row / row.sum()) for row in rows])
+
+
+def whole_gaussian(epsilon: Floats, delta: Floats, count: Ints) -> Floats:
+    """(N,) the noise multiplier of `count` releases without sampling that use up the budget exactly."""
+    shift = gaussian.shift_of(epsilon, delta) * (1 - 1e-9)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.sqrt(np.maximum(count, 1)) / shift)
+
+
+def own_phases(
+    turns: Ints,
+    clip: float,
+    noise: Floats,
+    weight: Floats,
+    batch: float | None = None,
+    steps: int = 1,
+    read: Floats | None = None,
+) -> tuple[Phase, ...]:
+    """A phase for each round of (T, N) public turns, in which every client releases its own noisy work.
+
+    `noise` and the `weight` of an upload are (N,), or (T, N) where they change. With `batch`, clients take
+    so many noisy `steps` on batches of their records; `read` is the (N,) noise of a statistic about them.
+    """
+    rounds, clients = turns.shape
+    one, pool, clips = (
+        frozen(column) for column in (np.ones(clients), np.arange(clients), np.full(clients, clip))
+    )
+    batches = None if batch is None else frozen(np.full(clients, batch))
+    reads = None if read is None else frozen(read)
+
+    def in_each_round(column: Floats) -> list[Floats]:
+        return [frozen(column)] * rounds if column.ndim == 1 else [frozen(row) for row in column]
+
+    return tuple(
+        Phase(1, one, clips, mine, pool, scale, turns=row, batch=batches, steps=steps, read=reads)
+        for row, mine, scale in zip(turns, in_each_round(noise), in_each_round(weight), strict=True)
+    )
