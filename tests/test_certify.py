@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discretion.accounting import Certificate, Pld, Renyi, certify, noise_multiplier, spent
-from discretion.accounting.certify import FORMAT, MOST_POINTS, WHO
+from discretion.accounting.certify import FORMAT, MOST_POINTS, who
 from discretion.errors import BudgetError, LedgerError, PlanError
 from discretion.ledger import Ledger
 from discretion.phase import Phase
@@ -69,7 +69,7 @@ def test_a_certificate_says_everything_about_the_promise() -> None:
     np.testing.assert_array_equal(certificate.budget, population.epsilon)
     np.testing.assert_array_equal(certificate.delta, population.delta)
     np.testing.assert_array_equal(certificate.spent, spent(plan, population.delta))
-    assert set(certificate.epsilon) == set(WHO) == {"public", "clients", "server"}
+    assert set(certificate.epsilon) == set(certificate.against) == {"public", "clients", "server"}
 
 
 def test_every_epsilon_is_an_upper_bound_at_the_clients_own_delta() -> None:
@@ -102,8 +102,8 @@ def test_every_epsilon_is_an_upper_bound_at_the_clients_own_delta() -> None:
 
     same = [(0.5, 2.0, 6), (0.3, 1.5, 4)]
     clients = [(same, 1e-3), (same, 1e-5), ([(0.2, 1.5, 6), (0.3, 1.5, 4)], 1e-5)]
-    for who in ("public", "clients"):
-        for found, client in zip(certificate.epsilon[who], clients, strict=True):
+    for name in ("public", "clients"):
+        for found, client in zip(certificate.epsilon[name], clients, strict=True):
             assert bound(*client, upper=False) <= found <= 1.01 * bound(*client, upper=True)
 
 
@@ -276,8 +276,8 @@ def test_json_and_back_is_exact(clients: list[tuple[float, float, float]]) -> No
     np.testing.assert_array_equal(again.budget, certificate.budget)
     np.testing.assert_array_equal(again.delta, certificate.delta)
     assert set(again.epsilon) == set(certificate.epsilon)
-    for who, values in certificate.epsilon.items():
-        np.testing.assert_array_equal(again.epsilon[who], values)
+    for name, values in certificate.epsilon.items():
+        np.testing.assert_array_equal(again.epsilon[name], values)
     assert again.spending.rounds == certificate.spending.rounds
     assert again.spending.classes == certificate.spending.classes
     np.testing.assert_array_equal(again.spending.budget, certificate.spending.budget)

@@ -87,7 +87,7 @@ class Plan:
             "noise is drawn in steps exactly where the phases have batches of records": all(
                 (phase.batch is not None) == (self.noise_at == "steps") for phase in self.phases
             ),
-            "a clip that follows a quantile needs the server's noise, no grid, and no client that has several "
+            "a clip that follows a quantile needs the server's noise, no grid, and no client with several "
             "turns in a round": self.clipping.quantile is None
             or (
                 self.noise_at == "server"
@@ -137,7 +137,8 @@ class Plan:
             rounding makes of it; another unit in its place by twice that.
         """
         reach = self.grid.sensitivity(phase.clip) if self.grid else phase.clip
-        return reach * (2.0 if self.adjacency == "replace" else 1.0)
+        with np.errstate(over="ignore"):
+            return reach * (2.0 if self.adjacency == "replace" else 1.0)
 
     def view(self, phase: Phase, adversary: Adversary) -> tuple[Floats, Floats]:
         """(N,) rate and (N,) noise multiplier of one release, as the adversary sees it.
