@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from discretion.errors import InputError, PlanError
-from discretion.grid import Grid
+from discretion.grid import ROUNDING, Grid
 from discretion.phase import FLAT, Clipping, Phase, Quantile, all_hold
 from discretion.population import Floats, Ints
 from discretion.records import Record, dump, parse
@@ -213,6 +213,7 @@ class Plan:
         for phase in self.phases:
             clip = phase.clip[phase.clip > 0]
             more = float(np.max(grid.sensitivity(clip) / clip, initial=1.0))
+            more *= 1 + ROUNDING  # so that no multiplier is less by a last digit, and a budget passed
             phases.append(replace(phase, noise=phase.noise * more))
         return replace(self, phases=tuple(phases), grid=grid)
 
