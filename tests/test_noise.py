@@ -268,7 +268,8 @@ def test_a_seed_repeats_noise_and_no_two_releases_share_it() -> None:
         np.testing.assert_array_equal(drawn, [draw(seeded(*release)) for release in releases])
         assert len(np.unique(drawn)) == 4000
     np.testing.assert_array_equal(
-        seeded().gaussian(5, 3.0), 3.0 * run_stream(3, Purpose.NOISE, "run", "0" * 64, 1).standard_normal(5)
+        seeded().gaussian(5, 3.0),
+        3.0 * run_stream(3, Purpose.NOISE, "run", "0" * 64, 1, 0).standard_normal(5),
     )
 
 
