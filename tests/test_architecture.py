@@ -34,6 +34,8 @@ ALLOWED = {
     "clients": {"errors", "population", "train", "streams", "tasks"},
     "config": {"errors", "plan", "methods"},
 }
+# what people use: it may import everything, and nothing above imports it
+OUTERMOST = {"__init__", "__main__", "cli", "experiments", "report", "runs", "terminal"}
 
 
 def imported(path: Path) -> set[str]:
@@ -53,7 +55,16 @@ def files(part: str) -> list[Path]:
     return sorted(folder.rglob("*.py")) if folder.is_dir() else [SOURCE / f"{part}.py"]
 
 
+def test_every_part_has_its_place() -> None:
+    parts = {
+        path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert parts == set(ALLOWED) | OUTERMOST
+
+
 def test_imports_point_one_way() -> None:
+    for allowed in ALLOWED.values():
+        assert not allowed & OUTERMOST and allowed <= set(ALLOWED)
     for part, allowed in ALLOWED.items():
         for path in files(part):
             beyond = imported(path) - allowed - {part}
@@ -82,6 +93,19 @@ def test_the_core_needs_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "imported", done.stderr
+
+
+def test_only_a_plan_says_how_far_a_unit_can_move_a_sum() -> None:
+    """Nobody else divides noise by a clip to charge for it; the ledger reads back what it wrote down."""
+    making = {"Steps"}
+    for path in SOURCE.rglob("*.py"):
+        calls = {
+            node.func.id
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        if path.name not in ("plan.py", "steps.py", "ledger.py") and "accounting" not in path.parts:
+            assert not calls & making, path.relative_to(SOURCE)
 
 
 def test_noise_is_drawn_in_one_place_only() -> None:

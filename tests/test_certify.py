@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discretion.accounting import Certificate, Pld, Renyi, certify, noise_multiplier, spent
-from discretion.accounting.certify import FORMAT, MOST_POINTS, WHO
+from discretion.accounting.certify import FLOATING, FORMAT, MOST_POINTS, NOISE_FROM, ON_A_GRID, Spending, who
 from discretion.errors import BudgetError, LedgerError, PlanError
+from discretion.grid import Grid
 from discretion.ledger import Ledger
 from discretion.phase import Phase
-from discretion.plan import Plan
+from discretion.plan import ADVERSARIES, NOISE_AT, Adversary, Plan
 from discretion.population import Population
 from discretion.steps import Steps
 from discretion.train import Order, State, Updates, train
@@ -69,7 +70,7 @@ def test_a_certificate_says_everything_about_the_promise() -> None:
     np.testing.assert_array_equal(certificate.budget, population.epsilon)
     np.testing.assert_array_equal(certificate.delta, population.delta)
     np.testing.assert_array_equal(certificate.spent, spent(plan, population.delta))
-    assert set(certificate.epsilon) == set(WHO) == {"public", "clients", "server"}
+    assert set(certificate.epsilon) == set(certificate.against) == {"public", "clients", "server"}
 
 
 def test_every_epsilon_is_an_upper_bound_at_the_clients_own_delta() -> None:
@@ -102,14 +103,59 @@ def test_every_epsilon_is_an_upper_bound_at_the_clients_own_delta() -> None:
 
     same = [(0.5, 2.0, 6), (0.3, 1.5, 4)]
     clients = [(same, 1e-3), (same, 1e-5), ([(0.2, 1.5, 6), (0.3, 1.5, 4)], 1e-5)]
-    for who in ("public", "clients"):
-        for found, client in zip(certificate.epsilon[who], clients, strict=True):
+    for name in ("public", "clients"):
+        for found, client in zip(certificate.epsilon[name], clients, strict=True):
             assert bound(*client, upper=False) <= found <= 1.01 * bound(*client, upper=True)
 
 
 def test_against_the_server_that_draws_the_noise_epsilon_is_infinite() -> None:
     population = Population.of([2.0, math.inf])
     assert np.isinf(certify(fitting(population), population).epsilon["server"]).all()
+
+
+@pytest.mark.parametrize("promise", ADVERSARIES)
+def test_the_budget_holds_against_whoever_is_promised(promise: Adversary) -> None:
+    population = Population.of([2.0] * 10)
+    plan = replace(fitting(population), noise_at="clients", promise=promise, colluding=3)
+    certificate = certify(plan, population)
+    assert (certificate.promise, certificate.colluding, certificate.noise_at) == (promise, 3, "clients")
+    np.testing.assert_array_equal(certificate.spent, certificate.epsilon[promise])
+    for name in ADVERSARIES:
+        expected = Pld().epsilon(plan.steps(against=name), population.delta)
+        np.testing.assert_array_equal(certificate.epsilon[name], expected)
+    public, clients, server = (certificate.epsilon[name] for name in ADVERSARIES)
+    assert (public < clients).all() and (clients < server).all() and np.isfinite(server).all()
+    np.testing.assert_array_equal(certificate.spending.epsilon[:, -1], certificate.spent[:1])
+    if promise == "public":
+        certificate.require(plan)
+    else:
+        with pytest.raises(BudgetError, match="10 of 10 clients would overspend"):
+            certificate.require(plan)
+
+
+def test_who_the_adversary_is_is_said_in_words() -> None:
+    assert who("public", "server", 3) == "whoever sees every model that is released"
+    assert who("clients", "clients", 0) == who("public", "clients", 0)  # nobody has a share to tell of
+    assert who("clients", "clients", 1).startswith("any other client: they see every model, and know")
+    assert who("clients", "clients", 3).startswith("3 other clients together: they see every model")
+    for noise_at, words in NOISE_AT.items():
+        assert who("server", noise_at, 0) == f"the server on its own; {words}"
+        assert who("server", noise_at, 1) == f"the server, with what any other client may tell it; {words}"
+        assert "with what 3 other clients together may tell it" in who("server", noise_at, 3)
+    population = Population.of([2.0] * 2)
+    certificate = certify(replace(fitting(population), noise_at="secure_sum", colluding=2), population)
+    assert certificate.against == {name: who(name, "secure_sum", 2) for name in ADVERSARIES}
+
+
+def test_what_is_proved_of_the_noise_is_said_and_no_more() -> None:
+    population = Population.of([2.0] * 2)
+    plan = fitting(population)
+    assert certify(plan, population).noise == f"{NOISE_FROM['seeded']}. {FLOATING}"
+    deployed = replace(plan, randomness="cryptographic", grid=Grid(2.0**-10, 100))
+    assert certify(deployed, population).noise == f"{NOISE_FROM['cryptographic']}. {ON_A_GRID}"
+    for noise_at in ("clients", "secure_sum"):
+        shares = certify(replace(deployed, noise_at=noise_at), population).noise
+        assert ON_A_GRID not in shares and "is not proved" in shares
 
 
 def test_another_accountant_is_named() -> None:
@@ -155,6 +201,13 @@ def test_spending_follows_the_client_of_a_class_that_spends_most() -> None:
     plan = Plan("made", population.client, (Phase.one_pool(4, np.ones(3), clip, 10.0),))
     certificate = certify(plan, population)
     np.testing.assert_array_equal(certificate.spending.epsilon[:, -1], certificate.spent[[1, 2]])
+
+
+def test_the_share_spent_so_far() -> None:
+    curve = Spending((0, 1, 3), ("a", "b"), np.array([2.0, math.inf]), np.array([[0, 1, 2], [0, 9, 9.0]]))
+    assert [curve.share(done) for done in (0, 1, 2, 3)] == [0.0, 0.5, 0.75, 1.0]
+    nothing = replace(curve, epsilon=np.array([[0, math.inf, math.inf]] * 2))
+    assert [nothing.share(done) for done in (0, 1, 3)] == [0.0, math.inf, math.inf]
 
 
 def test_no_noise_for_public_clients_is_certified_without_a_murmur() -> None:
@@ -270,14 +323,16 @@ def test_json_and_back_is_exact(clients: list[tuple[float, float, float]]) -> No
     text = certificate.to_json()
     again = Certificate.from_json(text)
     assert again.to_json() == text
-    for name in ("plan", "population", "method", "unit", "adjacency", "noise_at", "rounds", "accountant"):
+    facts = ("plan", "population", "method", "unit", "adjacency", "noise_at", "rounds", "accountant")
+    for name in (*facts, "promise", "colluding", "noise", "against"):
         assert getattr(again, name) == getattr(certificate, name)
     assert again.clients == certificate.clients
     np.testing.assert_array_equal(again.budget, certificate.budget)
     np.testing.assert_array_equal(again.delta, certificate.delta)
+    np.testing.assert_array_equal(again.spent, certificate.spent)
     assert set(again.epsilon) == set(certificate.epsilon)
-    for who, values in certificate.epsilon.items():
-        np.testing.assert_array_equal(again.epsilon[who], values)
+    for name, values in certificate.epsilon.items():
+        np.testing.assert_array_equal(again.epsilon[name], values)
     assert again.spending.rounds == certificate.spending.rounds
     assert again.spending.classes == certificate.spending.classes
     np.testing.assert_array_equal(again.spending.budget, certificate.spending.budget)
@@ -291,11 +346,13 @@ def record() -> dict[str, Any]:
 
 def test_json_says_against_whom_in_words() -> None:
     assert record()["format"] == FORMAT
-    assert record()["against"] == dict(WHO)
-    assert record()["epsilon"]["server"] == ["inf", "inf"]
+    assert record()["against"] == {name: who(name, "server", 1) for name in ADVERSARIES}
+    population = Population.of([2.0, 4.0])
+    real = json.loads(certify(gaussian_plan(population), population).to_json())
+    assert real["epsilon"]["server"] == ["inf", "inf"]
 
 
-@pytest.mark.parametrize("key", [key for key in record() if key not in ("format", "against")])
+@pytest.mark.parametrize("key", [key for key in record() if key != "format"])
 def test_a_certificate_with_a_part_missing_is_refused(key: str) -> None:
     broken = record()
     del broken[key]
@@ -306,7 +363,12 @@ def test_a_certificate_with_a_part_missing_is_refused(key: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("format", "discretion-plan/1"),
+        ("format", "discretion-plan/2"),
+        ("format", "discretion-certificate/1"),
+        ("noise_at", "somewhere"),
+        ("promise", "nobody"),
+        ("colluding", None),
+        ("spent", [1.0]),
         ("rounds", "many"),
         ("rounds", float("inf")),
         ("budget", ["much", 1.0]),
@@ -321,6 +383,10 @@ def test_a_certificate_with_a_part_missing_is_refused(key: str) -> None:
         ("epsilon", []),
         ("spending", {}),
         ("spending", None),
+        ("spending", {"rounds": [0, 1], "classes": ["a", "b"], "budget": [1, 2], "epsilon": [[0, 1], [0]]}),
+        ("spending", {"rounds": [0], "classes": ["a", "b"], "budget": [1, 2], "epsilon": [[0, 1], [0, 1]]}),
+        ("spending", {"rounds": [0, 1], "classes": ["a"], "budget": [1, 2], "epsilon": [[0, 1], [0, 1]]}),
+        ("spending", {"rounds": [0, 1], "classes": ["a"], "budget": [1], "epsilon": [[0, 1], [0, 1]]}),
     ],
 )
 def test_what_is_not_a_certificate_is_refused(key: str, value: object) -> None:

@@ -2,54 +2,96 @@
 
 import json
 import math
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from discretion.errors import PlanError
-from discretion.phase import Phase
-from discretion.plan import FORMAT, Plan
+from discretion.grid import Grid
+from discretion.phase import Clipping, Phase, Quantile
+from discretion.plan import ADVERSARIES, FORMAT, NoiseAt, Plan, Randomness
 from discretion.records import dump
-from discretion.steps import Steps
+from discretion.steps import Adjacency
 
 rates = st.floats(0, 1)
 clips = st.floats(0, allow_nan=False)  # an infinite clip is no clip
 noises = st.floats(0, allow_nan=False, allow_infinity=False)
 weights = st.floats(allow_nan=False, allow_infinity=False)
+never_or_always = st.sampled_from([0.0, 1.0])
 
 
 @st.composite
-def phases(draw: st.DrawFn, clients: int) -> Phase:
-    pools = draw(st.integers(1, 3))
+def phases(
+    draw: st.DrawFn,
+    clients: int,
+    noise_at: str = "server",
+    coins: bool = True,
+    clip: st.SearchStrategy[float] = clips,
+    most_turns: int = 5,
+) -> Phase:
+    """Of any kind that goes with this place of noise; without coins nothing in it is secret."""
+    own = noise_at == "steps" or draw(st.booleans())
+    pools = clients if own else draw(st.integers(1, 3))
 
     def column(of: st.SearchStrategy[Any], length: int = clients) -> np.ndarray:
         # few distinct values, so that clients share classes
         few = draw(st.lists(of, min_size=1, max_size=3))
         return np.array(draw(st.lists(st.sampled_from(few), min_size=length, max_size=length)))
 
+    turns = draw(st.booleans())
+    secret = rates if coins else never_or_always
+    rate = column(never_or_always if noise_at == "steps" else secret)
     return Phase(
         rounds=draw(st.integers(1, 10**6)),
-        rate=column(rates),
-        clip=column(clips),
+        rate=np.ones(clients) if turns else rate,
+        clip=column(clip),
         noise=column(noises, pools),
-        pool=column(st.integers(0, pools - 1)),
+        pool=np.arange(clients) if own else column(st.integers(0, pools - 1)),
         weight=column(weights, pools),
+        turns=column(st.integers(0, most_turns if own else 1)) if turns else None,
+        batch=column(secret) if noise_at == "steps" else None,
+        steps=draw(st.integers(1, 100)) if noise_at == "steps" else 1,
     )
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
+    """Of every kind that there is."""
     name = st.text(min_size=1).filter(lambda name: name == name.strip() and name.isprintable())
     clients = draw(st.lists(name, min_size=1, max_size=8, unique=True))
     parameter = st.one_of(name, weights, st.integers(), st.booleans())
+    noise_at = draw(st.sampled_from(get_args(NoiseAt)))
+    adjacency = draw(st.sampled_from(get_args(Adjacency)))
+    quantile = noise_at == "server" and draw(st.booleans())
+    on_grid = noise_at != "steps" and not quantile and draw(st.booleans())
+    of = phases(
+        len(clients),
+        noise_at,
+        coins=adjacency == "add_remove",
+        clip=st.floats(0, 1000.0) if on_grid else clips,
+        most_turns=1 if quantile else 5,
+    )
+    parts = tuple(draw(st.lists(of, min_size=1, max_size=3)))
+    on_grid = on_grid and not any(phase.own_pools for phase in parts)
+    positive = st.floats(1e-3, 1e3)
     return Plan(
         method=draw(st.sampled_from(["one", "ünïcode"])),
         clients=tuple(clients),
-        phases=tuple(draw(st.lists(phases(len(clients)), min_size=1, max_size=3))),
+        phases=parts,
+        adjacency=adjacency,
+        noise_at=noise_at,
+        promise=draw(st.sampled_from(ADVERSARIES)),
+        colluding=draw(st.integers(0, 10)),
+        randomness=draw(st.sampled_from(get_args(Randomness))),
+        clipping=Clipping(
+            () if on_grid else tuple(draw(st.lists(st.integers(1, 1000), max_size=3))),
+            Quantile(draw(st.floats(0.1, 0.9)), draw(positive), draw(positive)) if quantile else None,
+        ),
+        grid=Grid(2.0 ** draw(st.integers(-10, 3)), draw(st.integers(1, 10**6))) if on_grid else None,
         parameters=draw(st.dictionaries(st.sampled_from(["rounds", "clip"]), parameter)),
     )
 
@@ -75,8 +117,8 @@ def plan_of(*parts: Phase) -> Plan:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"rounds": 0}, "rounds must be at least 1"),
-        ({"rounds": -1}, "rounds must be at least 1"),
+        ({"rounds": 0}, "rounds and steps must be at least 1"),
+        ({"rounds": -1}, "rounds and steps must be at least 1"),
         ({"rounds": math.nan}, "rounds"),
         ({"rounds": math.inf}, "rounds"),
         ({"rounds": 2.5}, "rounds"),
@@ -100,6 +142,15 @@ def plan_of(*parts: Phase) -> Plan:
         ({"weight": np.array([np.inf, 1.0])}, "a weight is finite"),
         ({"weight": np.array([1.0, np.nan])}, "a weight is finite"),
         ({"rate": np.full((3, 2), 0.5)}, "one entry for each client"),
+        ({"steps": 0}, "rounds and steps"),
+        ({"steps": 2}, "several steps need batches"),
+        ({"turns": np.ones(3, int)}, "its client's rate is 1"),
+        ({"turns": np.ones(2, int)}, "one entry for each client"),
+        ({"turns": np.array([1, 1, 2]), "rate": np.ones(3)}, "several turns has a pool of its own"),
+        ({"turns": np.array([1, 1, -1]), "rate": np.ones(3)}, "a turn is a whole number, at least 0"),
+        ({"turns": np.array([1, 1, 0.5]), "rate": np.ones(3)}, "a turn is a whole number, at least 0"),
+        ({"batch": np.ones(3), "rate": np.ones(3)}, "a client with batches has a pool of its own"),
+        ({"rounds": 2**40 + 1}, "at most 2^40"),
         ({"noise": np.full((2, 2), 0.5)}, "one entry for each pool"),
     ],
 )
@@ -109,8 +160,50 @@ def test_a_phase_that_cannot_be_is_refused(change: dict[str, Any], reason: str) 
     assert reason in str(caught.value)
 
 
+def own_pools(**more: Any) -> Phase:
+    """Two clients, released each on its own."""
+    two = {"clip": np.ones(2), "noise": np.ones(2), "weight": np.ones(2), "pool": np.arange(2)}
+    return Phase(**{"rounds": 3, "rate": np.ones(2), **two, **more})
+
+
+@pytest.mark.parametrize("batch", [-0.1, 1.1, math.nan])
+def test_batches_that_cannot_be_are_refused(batch: float) -> None:
+    with pytest.raises(PlanError, match="a batch's rate lies between 0 and 1"):
+        own_pools(batch=np.array([0.5, batch]))
+
+
+def test_whether_a_client_trains_on_batches_is_public() -> None:
+    assert own_pools(batch=np.full(2, 0.5), rate=np.array([0.0, 1.0])).batch is not None
+    with pytest.raises(PlanError, match="a client with batches.*its turns are public"):
+        own_pools(batch=np.full(2, 0.5), rate=np.array([0.5, 1.0]))
+
+
+def test_counts_stay_exact() -> None:
+    """2^62 rounds of 4 turns would be 2^64 releases: 0 in whole numbers of 64 bits, and free."""
+    with pytest.raises(PlanError, match="rounds × turns × steps is at most 2\\^40"):
+        own_pools(rounds=2**62, turns=np.array([1, 4]))
+    with pytest.raises(PlanError, match="rounds × turns × steps is at most 2\\^40"):
+        own_pools(rounds=2**30, turns=np.array([1, 4]), batch=np.ones(2), steps=2**10)
+
+
+@pytest.mark.parametrize(
+    "quantile", [(0.0, 0.2, 1.0), (1.0, 0.2, 1.0), (0.5, 0.0, 1.0), (0.5, 0.2, 0.0), (0.5, 0.2, math.inf)]
+)
+def test_a_quantile_that_cannot_be_is_refused(quantile: tuple[float, float, float]) -> None:
+    with pytest.raises(PlanError, match="a quantile lies between 0 and 1"):
+        Quantile(*quantile)
+    with pytest.raises(PlanError, match="a quantile lies between 0 and 1"):
+        Quantile(math.nan)
+
+
+@pytest.mark.parametrize("layers", [(0,), (3, -1), (2.5,), (math.nan,), (math.inf,)])
+def test_layers_that_cannot_be_are_refused(layers: tuple[int, ...]) -> None:
+    with pytest.raises(PlanError, match="a layer has at least one parameter"):
+        Clipping(layers)
+
+
 def test_everything_that_is_wrong_with_a_phase_is_said() -> None:
-    with pytest.raises(PlanError, match="rounds must be at least 1.*; a clip is at least 0"):
+    with pytest.raises(PlanError, match="rounds and steps must be at least 1.*; a clip is at least 0"):
         replace(two_pools(), rounds=0, clip=np.array([1.0, -1.0, 1.0]))
 
 
@@ -159,6 +252,56 @@ def test_a_plan_of_nobody_or_of_one_client_twice_is_refused() -> None:
         Plan("made", (), (Phase.one_pool(1, np.ones(0), np.ones(0), 1.0),))
     with pytest.raises(PlanError):
         Plan("made", ("a", "a"), (Phase.one_pool(1, np.ones(2), np.ones(2), 1.0),))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"colluding": -1}, "colluding clients is at least 0"),
+        ({"colluding": 1.5}, "colluding clients is at least 0, and whole"),
+        ({"colluding": math.inf}, "colluding clients is at least 0, and whole"),
+        ({"noise_at": "steps"}, "exactly where the phases have batches"),
+        ({"noise_at": "sever"}, "noise_at is one of server, clients, secure_sum, steps"),
+        ({"adjacency": "replace_one"}, "adjacency is one of add_remove, replace"),
+        ({"promise": "nobody"}, "promise is one of public, clients, server"),
+        ({"randomness": "good"}, "randomness is one of seeded, cryptographic"),
+        ({"sampling": "some"}, "sampling is one of poisson, fixed_size"),
+        ({"grid": Grid(0.5, 3), "clipping": Clipping((1, 2))}, "flatly clipped"),
+        ({"grid": Grid(0.5, 3), "clipping": Clipping((), Quantile())}, "no grid"),
+        ({"noise_at": "clients", "clipping": Clipping((), Quantile())}, "needs the server's noise"),
+        ({"noise_at": "secure_sum", "clipping": Clipping((), Quantile())}, "needs the server's noise"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(PlanError, match="this plan cannot be") as caught:
+        replace(plan_of(two_pools()), **change)
+    assert reason in str(caught.value)
+
+
+def test_what_does_not_go_with_pools_of_ones_own_is_refused() -> None:
+    with pytest.raises(PlanError, match="a grid is for sums of whole updates"):
+        replace(plan_of(own_pools()), grid=Grid(0.5, 3))
+    batches = own_pools(batch=np.full(2, 0.5))
+    with pytest.raises(PlanError, match="exactly where the phases have batches"):
+        plan_of(batches)
+    with pytest.raises(PlanError, match="exactly where the phases have batches"):
+        Plan("made", ("a", "b"), (batches, own_pools()), noise_at="steps")
+
+
+def test_a_quantile_with_several_turns_is_refused() -> None:
+    """All bits of a round get one noise: r turns would move their sum by r/2, and cost r², not r."""
+    one = replace(plan_of(own_pools(turns=np.array([1, 0]))), clipping=Clipping((), Quantile()))
+    assert one.steps().count.tolist() == [[3, 0]]
+    with pytest.raises(PlanError, match="no client with several turns"):
+        replace(one, phases=(own_pools(turns=np.array([2, 1])),))
+
+
+def test_sampling_a_fixed_number_is_refused_with_advice() -> None:
+    with pytest.raises(PlanError, match="makes room for another.*independent coin.*poisson.*same mean"):
+        replace(plan_of(two_pools()), sampling="fixed_size")
+    record = record_of(plan_of(two_pools())) | {"sampling": "fixed_size"}
+    with pytest.raises(PlanError, match="independent coin.*poisson"):
+        Plan.from_json(json.dumps(record))
 
 
 def test_rounds_and_cohort() -> None:
@@ -231,18 +374,6 @@ def test_steps_of_the_first_rounds() -> None:
     assert nothing.rate.shape == nothing.multiplier.shape == (0, 3) and nothing.count.shape == (0, 3)
 
 
-def test_steps_of_some_clients_and_one_after_the_other() -> None:
-    one = Steps.same(np.array([0.1, 0.2, 0.3]), np.array([1.0, 2.0, 3.0]), 5)
-    assert one.rate.shape == (1, 3) and one.count[:, 0].tolist() == [5]
-    some = one.of(np.array([2, 0]))
-    np.testing.assert_array_equal(some.rate, [[0.3, 0.1]])
-    np.testing.assert_array_equal(some.multiplier, [[3.0, 1.0]])
-    both = Steps.none(3).then(one).then(one)
-    assert both.count[:, 0].tolist() == [5, 5]
-    np.testing.assert_array_equal(both.multiplier, [[1.0, 2.0, 3.0]] * 2)
-    assert both.count.dtype == np.int64
-
-
 # classes
 
 
@@ -250,7 +381,11 @@ def test_steps_of_some_clients_and_one_after_the_other() -> None:
 @given(plans())
 def test_clients_are_in_one_class_just_where_they_are_treated_alike(plan: Plan) -> None:
     def treatment(i: int) -> tuple[float, ...]:
-        return tuple(float(c[i]) for p in plan.phases for c in (p.rate, p.clip, p.pool))
+        columns = (c for p in plan.phases for c in (p.rate, p.clip, p.batch, *pools(p)) if c is not None)
+        return tuple(float(column[i]) for column in columns)
+
+    def pools(phase: Phase) -> tuple[np.ndarray, ...]:
+        return (phase.noise, phase.weight) if phase.own_pools else (phase.pool,)
 
     number: dict[tuple[float, ...], int] = {}
     expected = [number.setdefault(treatment(i), len(number)) for i in range(len(plan.clients))]
@@ -271,15 +406,19 @@ def test_classes_of_many_clients_over_many_phases() -> None:
 def test_json_and_back_is_exact(plan: Plan) -> None:
     text = plan.to_json()
     again = Plan.from_json(text)
-    assert (again.method, again.clients, again.unit) == (plan.method, plan.clients, plan.unit)
-    assert (again.adjacency, again.noise_at) == (plan.adjacency, plan.noise_at)
-    assert dict(again.parameters) == dict(plan.parameters)
+    for name in (f.name for f in fields(Plan) if f.name != "phases"):
+        assert getattr(again, name) == getattr(plan, name), name
     assert len(again.phases) == len(plan.phases)
     for one, other in zip(again.phases, plan.phases, strict=True):
-        assert one.rounds == other.rounds
-        for name in ("rate", "clip", "noise", "pool", "weight"):
-            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-            assert getattr(one, name).dtype == getattr(other, name).dtype
+        for name in (f.name for f in fields(Phase)):
+            ours, theirs = getattr(one, name), getattr(other, name)
+            np.testing.assert_array_equal(ours, theirs)
+            assert getattr(ours, "dtype", None) == getattr(theirs, "dtype", None)
+    for who in (None, *ADVERSARIES):
+        before, after = plan.steps(against=who), again.steps(against=who)
+        assert (after.unit, after.adjacency) == (before.unit, before.adjacency) == (plan.unit, plan.adjacency)
+        for name in ("rate", "multiplier", "count"):
+            np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
     assert again.to_json() == text
     assert again.digest() == plan.digest()
 
@@ -295,7 +434,7 @@ def test_json_is_readable_by_every_parser() -> None:
     assert record["class"] == [0, 1, 0]
     assert record["phases"] == [
         {"rounds": 1, "rate": [0.1, 0.1], "clip": ["inf", 1.0], "pool": [0, 0], "noise": [0.0]}
-        | {"weight": phase.weight.tolist()}
+        | {"weight": phase.weight.tolist(), "turns": None, "batch": None, "steps": 1}
     ]
 
 
@@ -308,26 +447,62 @@ def test_dump_writes_infinities_as_words_and_refuses_what_is_not_a_number() -> N
         dump({"a": math.nan})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plan=plans(), data=st.data())
 def test_digest_changes_with_any_single_number(plan: Plan, data: st.DataObject) -> None:
     number = data.draw(st.integers(0, len(plan.phases) - 1))
     phase = plan.phases[number]
-    name = data.draw(st.sampled_from(["rounds", "rate", "clip", "noise", "pool", "weight"]))
-    if name == "rounds":
-        other = replace(phase, rounds=phase.rounds + 1)
+    columns = [name for name in (f.name for f in fields(Phase)) if getattr(phase, name) is not None]
+    name = data.draw(st.sampled_from(columns))
+    if name in ("rounds", "steps"):
+        value = getattr(phase, name) + 1
     else:
-        values = getattr(phase, name).copy()
-        i = data.draw(st.integers(0, len(values) - 1))
+        value = getattr(phase, name).copy()
+        i = data.draw(st.integers(0, len(value) - 1))
+        before = value[i]
         if name == "pool":
-            values[i] = (values[i] + 1) % len(phase.noise)
+            value[i] = (before + 1) % len(phase.noise)
+        elif name == "turns":
+            value[i] = 1 - min(before, 1)
         else:
-            values[i] = np.nextafter(values[i], 0.5 if values[i] != 0.5 else 0.25)
-        if values[i] == getattr(phase, name)[i]:
-            return
-        other = replace(phase, **{name: values})
-    changed = replace(plan, phases=(*plan.phases[:number], other, *plan.phases[number + 1 :]))
+            value[i] = np.nextafter(before, 0.5 if before != 0.5 else 0.25)
+        assume(value[i] != before)
+    try:
+        other = replace(phase, **{name: value})
+        changed = replace(plan, phases=(*plan.phases[:number], other, *plan.phases[number + 1 :]))
+    except PlanError:  # a rate next to 1 with public turns, or another pool with batches
+        assume(False)
     assert changed.digest() != plan.digest()
+
+
+def test_digest_changes_with_any_field() -> None:
+    plan = plan_of(two_pools())
+    quantile = replace(plan, clipping=Clipping((), Quantile()))
+    changed: dict[str, list[Plan]] = {
+        "method": [replace(plan, method="other")],
+        "clients": [replace(plan, clients=("c0", "c2", "c1"))],
+        "phases": [replace(plan, phases=(two_pools(), two_pools()))],
+        "adjacency": [replace(plan, adjacency="replace")],
+        "noise_at": [replace(plan, noise_at="clients"), replace(plan, noise_at="secure_sum")],
+        "promise": [replace(plan, promise="public"), replace(plan, promise="server")],
+        "colluding": [replace(plan, colluding=2)],
+        "sampling": [],  # there is but one that can be accounted for
+        "randomness": [replace(plan, randomness="cryptographic")],
+        "clipping": [
+            replace(plan, clipping=Clipping((3, 4))),
+            replace(plan, clipping=Clipping((4, 3))),
+            quantile,
+            *(
+                replace(plan, clipping=Clipping((), replace(Quantile(), **{f.name: 0.25})))
+                for f in fields(Quantile)
+            ),
+        ],
+        "grid": [replace(plan, grid=Grid(step, size)) for step, size in ((0.5, 3), (0.25, 3), (0.5, 4))],
+        "parameters": [replace(plan, parameters={"clip": 1.0}), replace(plan, parameters={"clip": 2.0})],
+    }
+    assert set(changed) == {f.name for f in fields(Plan)}
+    others = [other for several in changed.values() for other in several]
+    assert len({plan.digest(), *(other.digest() for other in others)}) == 1 + len(others)
 
 
 def test_digest_changes_with_clients_method_parameters_and_order_of_phases() -> None:
@@ -349,7 +524,14 @@ def test_digest_changes_with_clients_method_parameters_and_order_of_phases() -> 
 def test_whole_numbers_are_the_same_numbers() -> None:
     """Written and read again, a plan keeps its digest, whichever kinds of numbers it was made from."""
     phase = Phase.one_pool(np.int64(2), np.array([1, 1]), np.array([1, 2]), 1)  # type: ignore[arg-type]
-    plan = Plan("made", ("a", "b"), (phase,), parameters={"rounds": np.int64(2)})  # type: ignore[dict-item]
+    plan = Plan(
+        "made",
+        ("a", "b"),
+        (phase,),
+        colluding=np.int64(2),  # type: ignore[arg-type]
+        clipping=Clipping((np.int64(3), 4.0)),  # type: ignore[arg-type]
+        parameters={"rounds": np.int64(2)},  # type: ignore[dict-item]
+    )
     assert Plan.from_json(plan.to_json()).digest() == plan.digest()
 
 
@@ -367,14 +549,14 @@ def record_of(plan: Plan) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", "null", '{"format": "discretion-plan/2"}', f'{{"format": "{FORMAT}"}}']
+    "text", ["", "{", "[]", "{}", "null", '{"format": "discretion-plan/1"}', f'{{"format": "{FORMAT}"}}']
 )
 def test_what_is_not_a_plan_is_refused(text: str) -> None:
     with pytest.raises(PlanError, match="not a plan of Discretion"):
         Plan.from_json(text)
 
 
-@pytest.mark.parametrize("value", ["discretion-plan/2", "discretion-certificate/1", None, 1])
+@pytest.mark.parametrize("value", ["discretion-plan/1", "discretion-certificate/2", None, 1])
 def test_a_plan_of_another_format_is_refused(value: object) -> None:
     record = record_of(plan_of(two_pools())) | {"format": value}
     with pytest.raises(PlanError, match=f"format.*{FORMAT}"):
@@ -399,13 +581,55 @@ def test_a_plan_with_a_part_missing_is_refused(key: str) -> None:
         Plan.from_json(json.dumps(record))
 
 
-KNOWN = {"unit": "client", "adjacency": "add_remove", "noise_at": "server"}
-
-
-@pytest.mark.parametrize(("key", "value"), [("unit", "record"), ("noise_at", "clients"), ("unit", None)])
+@pytest.mark.parametrize(
+    "key", ["unit", "adjacency", "noise_at", "promise", "sampling", "randomness", "colluding", "clipping"]
+)
+@pytest.mark.parametrize("value", ["another", None, [], -1])
 def test_a_plan_of_another_kind_is_refused(key: str, value: object) -> None:
     record = record_of(plan_of(two_pools())) | {key: value}
-    with pytest.raises(PlanError, match=f"{key}.*{KNOWN[key]}"):
+    with pytest.raises(PlanError, match=key):
+        Plan.from_json(json.dumps(record))
+
+
+def test_the_unit_must_be_what_the_noise_protects() -> None:
+    record = record_of(plan_of(two_pools())) | {"unit": "record"}
+    with pytest.raises(PlanError, match="its unit is client, but it says record"):
+        Plan.from_json(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [[-1], [5]],  # would count from the end
+        [[0, 0], [1, 5]],
+        [[1, 0], [1, 5]],
+        [[0, 1], [5]],  # would hold for both
+        [[0], [5, 5]],
+        [[0, 1], [1, 2, 3]],
+        [[2], [1]],
+        [[0], [-1]],
+        [[0], [2**70]],
+        [[2**70], [1]],
+        [[0]],
+        [[0.5], [1]],
+        [["a"], [1]],
+        "all",
+    ],
+)
+def test_turns_that_cannot_be_are_refused(turns: object) -> None:
+    record = record_of(plan_of(own_pools(turns=np.array([0, 3]))))
+    assert record["phases"][0]["turns"] == [[1], [3]]
+    record["phases"][0]["turns"] = turns
+    with pytest.raises(PlanError):
+        Plan.from_json(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    "grid", [{"step": 0.1, "size": 9}, {"step": 0.25, "size": -1}, {"step": 0.25}, {"step": "nan", "size": 9}]
+)
+def test_grids_that_cannot_be_are_refused(grid: object) -> None:
+    record = record_of(plan_of(two_pools()).on_grid(0.25, 9)) | {"grid": grid}
+    with pytest.raises(PlanError, match="not a plan of Discretion"):
         Plan.from_json(json.dumps(record))
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from discretion.combine import SUM, Combine
 from discretion.errors import InputError, PlanError
-from discretion.grid import Grid
+from discretion.grid import ROUNDING, Grid
 from discretion.phase import FLAT, Clipping, Phase, Quantile, all_hold
 from discretion.pick import READS, Reading, Rule
 from discretion.population import Floats, Ints
@@ -156,7 +156,8 @@ class Plan:
             rounding makes of it; another unit in its place by twice that.
         """
         reach = self.grid.sensitivity(phase.clip) if self.grid else phase.clip
-        return reach * (2.0 if self.adjacency == "replace" else 1.0)
+        with np.errstate(over="ignore"):
+            return reach * (2.0 if self.adjacency == "replace" else 1.0)
 
     def view(self, phase: Phase, adversary: Adversary) -> tuple[Floats, Floats]:
         """(N,) rate and (N,) noise multiplier of one release, as the adversary sees it.
@@ -247,6 +248,7 @@ class Plan:
         for phase in self.phases:
             clip = phase.clip[phase.clip > 0]
             more = float(np.max(grid.sensitivity(clip) / clip, initial=1.0))
+            more *= 1 + ROUNDING  # so that no multiplier is less by a last digit, and a budget passed
             phases.append(replace(phase, noise=phase.noise * more))
         return replace(self, phases=tuple(phases), grid=grid)
 
