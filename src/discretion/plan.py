@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field
@@ -271,32 +271,33 @@ class Plan:
     def to_json(self) -> str:
         """Readable and exact: floats come back as they were. Clients treated alike share a class."""
         first = np.unique(self.classes, return_index=True)[1]
+        phases = [phase.to_record(first) for phase in self.phases]
+        return dump(self._about() | {"class": self.classes.tolist(), "phases": phases})
+
+    def _about(self) -> dict[str, Any]:
+        """All but the phases, as JSON holds it."""
         quantile = self.clipping.quantile
-        return dump(
-            {
-                "format": FORMAT,
-                "method": self.method,
-                "parameters": dict(self.parameters),
-                "unit": self.unit,
-                "adjacency": self.adjacency,
-                "noise_at": self.noise_at,
-                "promise": self.promise,
-                "colluding": self.colluding,
-                "sampling": self.sampling,
-                "randomness": self.randomness,
-                "accounting": self.accounting,
-                "clipping": {
-                    "layers": list(self.clipping.layers),
-                    "quantile": vars(quantile) if quantile else None,
-                },
-                "grid": vars(self.grid) if self.grid else None,
-                "reading": vars(self.reading) if self.reading else None,
-                "combine": {**vars(self.combine), "keep": list(self.combine.keep)},
-                "clients": list(self.clients),
-                "class": self.classes.tolist(),
-                "phases": [phase.to_record(first) for phase in self.phases],
-            }
-        )
+        return {
+            "format": FORMAT,
+            "method": self.method,
+            "parameters": dict(self.parameters),
+            "unit": self.unit,
+            "adjacency": self.adjacency,
+            "noise_at": self.noise_at,
+            "promise": self.promise,
+            "colluding": self.colluding,
+            "sampling": self.sampling,
+            "randomness": self.randomness,
+            "accounting": self.accounting,
+            "clipping": {
+                "layers": list(self.clipping.layers),
+                "quantile": vars(quantile) if quantile else None,
+            },
+            "grid": vars(self.grid) if self.grid else None,
+            "reading": vars(self.reading) if self.reading else None,
+            "combine": {**vars(self.combine), "keep": list(self.combine.keep)},
+            "clients": list(self.clients),
+        }
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
@@ -334,12 +335,23 @@ class Plan:
         return plan
 
     def digest(self) -> str:
-        """SHA-256 of the plan as written; the certificate, the ledger and training insist on it."""
+        """SHA-256 of all that the plan says; the certificate, the ledger and training insist on it."""
         return self._digest
 
     @cached_property
     def _digest(self) -> str:
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
+        content = hashlib.sha256(dump(self._about()).encode())
+        known: dict[int, bytes] = {}  # arrays that phases share are read once
+        for phase in self.phases:
+            for name, value in vars(phase).items():
+                content.update(name.encode())
+                if isinstance(value, np.ndarray):
+                    if id(value) not in known:
+                        known[id(value)] = hashlib.sha256(value.tobytes()).digest()
+                    content.update(known[id(value)])
+                else:
+                    content.update(repr(value).encode())
+        return content.hexdigest()
 
 
 class PhaseRecord(Record):

@@ -1,15 +1,21 @@
 """Parts that several methods are built from: accounting modes, turns drawn when planning, clients on their
 own."""
 
+from collections.abc import Callable
+
 import numpy as np
 
-from discretion.accounting import Accountant, gaussian
+from discretion.accounting import Accountant, gaussian, noise_scale
 from discretion.accounting.papers.opacus import Opacus
 from discretion.accounting.spent import TIGHT
 from discretion.phase import Phase, frozen
 from discretion.plan import Accounting
 from discretion.population import Floats, Ints, Population
+from discretion.steps import Steps
 from discretion.streams import Purpose, stream
+
+NODES = 24  # budgets that are solved, of one kind of clients
+MARGIN = 5e-4  # on what is read off between them
 
 ACCOUNTANTS: dict[Accounting, Accountant] = {"tight": TIGHT, "paper": Opacus()}
 
@@ -25,7 +31,38 @@ def spread(epsilon: Floats, most: int = 64) -> Ints:
     if len(np.unique(epsilon)) <= most:
         return np.arange(len(epsilon))
     order = np.argsort(epsilon, kind="stable")
-    return order[np.linspace(0, len(order) - 1, most).round().astype(np.int64)]
+    return np.asarray(order[np.linspace(0, len(order) - 1, most).round().astype(np.int64)])
+
+
+def schedule_scale(epsilon: Floats, delta: Floats, kind: Ints, steps_of: Callable[[Ints], Steps]) -> Floats:
+    """(N,) the factor on its noise multipliers that makes each client's schedule cost its budget.
+
+    `steps_of` gives the schedules of some clients. Clients of one kind and delta differ in their budget only:
+    with many budgets, some are solved and the others are read off between them, a little on the safe side.
+    """
+    factor = np.empty(len(epsilon))
+    _, cell = np.unique(np.stack([kind, delta]), axis=1, return_inverse=True)
+    order = np.lexsort([epsilon, cell.reshape(-1)])
+    cells = np.split(order, np.flatnonzero(np.diff(cell.reshape(-1)[order])) + 1)
+    nodes = [_nodes(epsilon, mine) for mine in cells]
+    solved = np.concatenate(nodes)
+    factor[solved] = noise_scale(steps_of(solved), epsilon[solved], delta[solved])
+    for mine, node in zip(cells, nodes, strict=True):
+        read_off = np.interp(np.log(epsilon[mine]), np.log(epsilon[node]), np.log(factor[node]))
+        exact = np.isin(epsilon[mine], epsilon[node])
+        factor[mine] = np.exp(read_off) * np.where(exact, 1.0, 1 + MARGIN)
+    return factor
+
+
+def _nodes(epsilon: Floats, mine: Ints) -> Ints:
+    """A client of each budget if they are few, else of some budgets, evenly spaced in logarithm."""
+    _, first = np.unique(epsilon[mine], return_index=True)
+    distinct = mine[first]
+    if len(distinct) <= NODES:
+        return distinct
+    log = np.log(epsilon[distinct])
+    places = np.searchsorted(log, np.linspace(log[0], log[-1], NODES)[1:-1])
+    return distinct[np.unique([0, *places.tolist(), len(distinct) - 1])]
 
 
 def cohort_of(population: Population, rate: float) -> int:

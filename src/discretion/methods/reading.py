@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from discretion.accounting import gaussian, noise_scale
+from discretion.accounting import gaussian
 from discretion.errors import ConfigError
-from discretion.methods.parts import cohort_of, draw, own_phases, shares
+from discretion.methods.parts import cohort_of, draw, own_phases, schedule_scale, shares
 from discretion.methods.privacy_aware import multipliers
 from discretion.pick import Reading, Rule
 from discretion.plan import Accounting, Plan
@@ -83,12 +83,12 @@ def _multipliers(
     private = np.isfinite(population.epsilon)
     epsilon, delta = population.epsilon[private], population.delta[private]
     alone = np.sqrt(count[private]) / gaussian.shift_of(epsilon, delta) / np.sqrt(share)
-    both = Steps(
-        np.stack([np.full(len(alone), batch), np.ones(len(alone))]),
-        np.stack([train[private], alone]),
-        np.stack([count[private] * steps, count[private]]),
+    rates = np.stack([np.full(len(alone), batch), np.ones(len(alone))])
+    parts = np.stack([train[private], alone])
+    counts = np.stack([count[private] * steps, count[private]])
+    factor = schedule_scale(
+        epsilon, delta, count[private], lambda who: Steps(rates[:, who], parts[:, who], counts[:, who])
     )
     read = np.zeros(len(population))
-    factor = noise_scale(both, epsilon, delta)
     train[private], read[private] = train[private] * factor, alone * factor
     return train, read

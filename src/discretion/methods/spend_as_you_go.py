@@ -15,10 +15,10 @@ import math
 
 import numpy as np
 
-from discretion.accounting import noise_multiplier, noise_scale
+from discretion.accounting import noise_multiplier
 from discretion.accounting.papers.time_adaptive import Saving, clips, common_multiplier, set_privacy_params
 from discretion.errors import ConfigError
-from discretion.methods.parts import finite
+from discretion.methods.parts import finite, schedule_scale
 from discretion.phase import Phase
 from discretion.plan import Accounting, Plan
 from discretion.population import Floats, Ints, Population
@@ -55,7 +55,10 @@ def plan(
     else:
         equal = noise_multiplier(*budget, saving.rate, rounds)
         shape = time_adaptive.shape(saving, equal)
-        sigma = shape * noise_scale(Steps(saving.rates(), shape, np.ones(rounds, dtype=np.int64)), *budget)
+        once = np.ones(rounds, dtype=np.int64)
+        kind = np.unique(saving.saving_rate, return_inverse=True)[1]
+        rates = saving.rates()
+        sigma = shape * schedule_scale(*budget, kind, lambda who: Steps(rates[:, who], shape[:, who], once))
         others = min(1, len(population) - 1)
         shared = 1 / math.sqrt(1 - others / len(population))  # one share may be known
     phases = []
