@@ -213,7 +213,8 @@ def _answers(
         return found
 
     with np.errstate(divide="ignore"):
-        points = np.log(np.stack(columns, axis=1))
+        # what delta does goes by its number of digits
+        points = np.log(np.stack([columns[0], -np.log(columns[1]), *columns[2:]], axis=1))
     inner = np.flatnonzero(np.isfinite(points).all(axis=1))
     if len(inner) < MANY:
         return search(np.arange(len(budget)), None, None).x

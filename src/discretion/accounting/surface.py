@@ -12,7 +12,7 @@ MARGIN = 3e-3  # share of its budget that a client leaves unspent if its answer 
 TOLERATED = MARGIN / 4  # error that solved clients may have when read off from the others
 FIRST = 600  # clients that are solved to begin with
 WAYS = 200  # directions in which the outermost client is solved
-FEW = 200  # clients in doubt that are solved without ado
+FEW = 0.01  # of the clients: if no more are in doubt, they are solved without ado
 STENCIL = 50  # solved clients that an answer is read off from
 NEAR = 8  # solved clients whose errors put a client in doubt
 CHECKED = 500  # answers that the accountant looks at
@@ -42,12 +42,12 @@ def answers(points: Floats, budget: Floats, high: float, search: Search, cost: C
     # with the outermost clients in many directions, so that hardly anything is read off beyond them
     outermost = [np.argmax(points @ way) for way in random.normal(size=(WAYS, points.shape[1]))]
     surface.solve(np.union1d(order[:FIRST], outermost))
-    tolerated = TOLERATED
+    tolerated, few = TOLERATED, int(FEW * len(points))
     while len(rest := order[np.isnan(surface.x[order])]):
         doubt = rest[surface.error_near(rest) > tolerated]
-        if len(doubt) > FEW:
+        if len(doubt) > few:
             solved = len(order) - len(rest)
-            surface.solve(doubt[: max(FEW, min(len(doubt) // 3, solved // 2))])
+            surface.solve(doubt[: max(few, min(len(doubt) // 3, solved // 2))])
             continue
         surface.solve(doubt)
         rest = rest[np.isnan(surface.x[rest])]
