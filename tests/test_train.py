@@ -620,14 +620,16 @@ def test_a_resumed_run_commits_what_was_kept_and_who_lowered_its_budget_is_not_a
     certificate, clients = certify(plan, population), Fixed(np.ones((4, 3)))
     start = State.start(np.zeros(3, np.float32))
     with Ledger(tmp_path / "ledger.sqlite", population) as ledger:
-        first = next(train(plan, certificate, clients, ledger, start, run="a", seed=1))
-        assert ledger.states("a") == [(1, "reserved")]
+        rounds = train(plan, certificate, clients, ledger, start, run="a", seed=1)
+        next(rounds)
+        kept = next(rounds)
+        assert ledger.states("a") == [(1, "committed"), (2, "reserved")]
         ledger.change_budget(population.client[0], -2.0)
-        rounds = train(plan, certificate, clients, ledger, first, run="a", seed=1)
-        assert [state.round for state in rounds] == [2, 3, 4, 5, 6]
+        rounds = train(plan, certificate, clients, ledger, kept, run="a", seed=1)
+        assert [state.round for state in rounds] == [3, 4, 5, 6]
         assert ledger.states("a") == [(t, "committed") for t in range(1, 7)]
-    assert not any(0 in asked for asked in clients.asked[1:])
-    assert any(1 in asked for asked in clients.asked[1:])
+    assert not any(0 in asked for asked in clients.asked[2:])
+    assert any(1 in asked for asked in clients.asked[2:])
 
 
 def test_no_privacy_must_be_accepted_aloud(tmp_path: Path) -> None:

@@ -279,12 +279,14 @@ def clipped_sums(
         clip = np.full(len(who), math.inf) if plan.noise_at == "steps" else phase.clip[who] * scale
         change, factor = finite_and_factor(part.change, clip, layers)
         within += int((factor == 1).all(axis=1).sum())
-        pools = np.zeros(1, dtype=np.int64) if own else np.unique(phase.pool[who])
-        share = phase.weight[who][None] if own else phase.pool[who] == pools[:, None]  # (p, k)
-        if plan.grid is None:
-            sums[pools] += weighted_sums(share, change, factor, layers)
+        if plan.grid is not None:
+            whole = to_grid(factor * change, clip, plan.grid.step)
+            change, factor = plan.grid.step * whole, np.ones_like(factor)  # float64: their sums are exact
+        if own:
+            add_layers(sums[0], phase.weight[who], change, factor, layers)
         else:
-            sums[pools] += plan.grid.step * (share @ to_grid(factor * change, clip, plan.grid.step))
+            for pool in np.unique(phase.pool[who]):
+                add_layers(sums[pool], phase.pool[who] == pool, change, factor, layers)
     return sums, within
 
 
@@ -315,16 +317,14 @@ def finite_and_factor(change: Matrix, clip: Floats, layers: Sequence[slice]) -> 
     return change, factor
 
 
-def weighted_sums(
-    share: Floats | NDArray[np.bool_], change: Matrix, factor: Floats, layers: Sequence[slice]
-) -> Floats:
-    """(p, d) for each row of (p, k) shares, the sum of as much of each update, its layers multiplied."""
-    sums = np.empty((len(share), change.shape[1]))
+def add_layers(
+    total: Floats, share: Floats | NDArray[np.bool_], change: Matrix, factor: Floats, layers: Sequence[slice]
+) -> None:
+    """Add to (d,) `total` the (k,) share of each update, each of its layers multiplied by its factor."""
     for number, columns in enumerate(layers):
         each = share * factor[:, number]
         each[np.abs(each) < SMALLEST] = 0
-        np.matmul(each.astype(np.float32), change[:, columns], out=sums[:, columns])
-    return sums
+        total[columns] += each.astype(change.dtype) @ change[:, columns]
 
 
 def noisy_sum(
@@ -338,5 +338,5 @@ def noisy_sum(
     total, layers = np.zeros(size), layers_of(lengths, size)
     for part in parts:
         change, factor = finite_and_factor(part, np.full(len(part), clip), layers)
-        total += weighted_sums(np.ones((1, len(part))), change, factor, layers)[0]
+        add_layers(total, np.ones(len(part)), change, factor, layers)
     return total + source.gaussian(size, std)
