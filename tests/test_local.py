@@ -1,19 +1,28 @@
 """Clients in this process: trained together they end where each would end alone."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 from torch.nn import functional
 
+from discretion.accounting import certify
 from discretion.clients.local import LocalClients, LocalTraining
 from discretion.errors import ModelError
+from discretion.noise import Seeded
+from discretion.phase import Clipping, Phase
+from discretion.plan import Plan
+from discretion.population import Population
+from discretion.streams import Purpose, stream
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-from discretion.train import Order
+from discretion.train import NoisySteps, Order, State, Updates, next_state
+from test_train import lower_bound
 
 SIZES = np.array([7, 1, 12, 5, 12])
 
@@ -41,7 +50,8 @@ def changes(made: LocalClients, order: Order) -> dict[int, np.ndarray]:
 
 
 def order(who: list[int], made: LocalClients) -> Order:
-    return Order(4, 9, made.initial(), np.array(who, dtype=np.int64))
+    clients = np.array(who, dtype=np.int64)
+    return Order(4, 9, made.initial(), clients, np.zeros_like(clients))
 
 
 def alone(made: LocalClients, asked: Order, client: int) -> np.ndarray:
@@ -49,7 +59,7 @@ def alone(made: LocalClients, asked: Order, client: int) -> np.ndarray:
     model = models.build("cnn_small", DATASET, 0)
     optimiser = torch.optim.SGD(model.parameters(), lr=LOCAL.learning_rate)
     for epoch in range(LOCAL.epochs):
-        records, real = made._batches(asked, np.array([client]), epoch)
+        records, real = made._batches(asked, np.array([client]), np.array([0]), epoch)
         for step in range(records.shape[1]):
             batch = records[0, step][real[0, step]]
             inputs = (torch.from_numpy(DATASET.train.inputs)[batch].float() / 255 - 0.5) / 0.3
@@ -111,17 +121,19 @@ def test_an_update_does_not_depend_on_who_else_is_asked() -> None:
 
 
 def test_every_record_is_used_once_in_an_epoch_and_in_another_order_in_the_next() -> None:
-    made = clients()
+    made, first = clients(), np.zeros(5, np.int64)
     orders = []
     for epoch in (0, 1):
-        records, real = made._batches(order([], made), np.arange(5), epoch)
+        records, real = made._batches(order([], made), np.arange(5), first, epoch)
         for client in range(5):
             used = records[client][real[client]].numpy()
             assert sorted(used) == sorted(PARTITION.of(client))
         orders.append(records[2][real[2]].tolist())
     assert orders[0] != orders[1]
-    later, real = made._batches(replace(order([], made), key=10), np.arange(5), 0)
+    later, real = made._batches(replace(order([], made), key=10), np.arange(5), first, 0)
     assert later[2][real[2]].tolist() != orders[0]
+    again, real = made._batches(order([], made), np.arange(5), first + 1, 0)  # the next turn
+    assert again[2][real[2]].tolist() != orders[0]
 
 
 def test_chunks_cover_everybody_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,3 +179,252 @@ def test_the_model_by_name_loads_into_the_module() -> None:
     named = {name: torch.from_numpy(array.copy()) for name, array in made.named(made.initial()).items()}
     model.load_state_dict(named)
     np.testing.assert_array_equal(models.flatten(model), made.initial())
+
+
+# plans that protect records
+
+
+def noisy(
+    made: LocalClients,
+    who: list[int],
+    steps: int = 1,
+    batch: float = 1.0,
+    clip: float = np.inf,
+    noise: float = 0.0,
+    layers: tuple[int, ...] = (),
+    seed: int = 0,
+) -> Order:
+    each = np.ones(len(who))
+    told = NoisySteps(
+        steps,
+        batch * each,
+        clip * each,
+        noise * each,
+        layers,
+        lambda i: Seeded(stream(seed, Purpose.STEPS, who[i])),
+    )
+    return replace(order(who, made), noisy=told)
+
+
+def gradients(model: np.ndarray, client: int) -> np.ndarray:
+    """(n, d) of a linear model, by torch's own backward, a record at a time."""
+    rows = []
+    for record in PARTITION.of(client):
+        module = models.build("linear", DATASET, 0)
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(model.copy()), module.parameters())
+        inputs = (torch.from_numpy(DATASET.train.inputs[[record]]).float() / 255 - 0.5) / 0.3
+        functional.cross_entropy(module(inputs), torch.tensor(DATASET.train.labels[[record]])).backward()
+        rows.append(torch.cat([p.grad.reshape(-1) for p in module.parameters()]).numpy())
+    return np.array(rows, dtype=np.float64)
+
+
+def test_without_clip_noise_and_coins_noisy_steps_are_plain_gradient_descent() -> None:
+    made = clients("linear")
+    found = changes(made, noisy(made, [0, 2], steps=3))
+    for client in (0, 2):
+        model = made.initial().astype(np.float64)
+        for _ in range(3):
+            slopes = gradients(model.astype(np.float32), client)
+            model -= LOCAL.learning_rate / SIZES[client] * slopes.sum(0)
+        moved = model - made.initial()
+        np.testing.assert_allclose(found[client], moved, atol=1e-6)
+        assert np.abs(moved).max() > 1e-3
+
+
+def test_every_record_is_clipped_on_its_own() -> None:
+    made = clients("linear")
+    norms = np.linalg.norm(gradients(made.initial(), 2), axis=1)
+    clip = float(np.median(norms))
+    short = gradients(made.initial(), 2) * np.minimum(1, clip / norms)[:, None]
+    expected = -LOCAL.learning_rate / SIZES[2] * short.sum(0)
+    np.testing.assert_allclose(changes(made, noisy(made, [2], clip=clip))[2], expected, atol=1e-7)
+    # in layers: weights and biases, each at its part
+    parts = np.split(gradients(made.initial(), 2), [256 * 3], axis=1)
+    by_layer = [
+        p * np.minimum(1, clip / np.sqrt(2) / np.linalg.norm(p, axis=1, keepdims=True)) for p in parts
+    ]
+    expected = -LOCAL.learning_rate / SIZES[2] * np.concatenate(by_layer, axis=1).sum(0)
+    layered = changes(made, noisy(made, [2], clip=clip, layers=made.layers))[2]
+    np.testing.assert_allclose(layered, expected, atol=1e-7)
+
+
+def test_one_record_more_moves_a_step_by_at_most_the_clip() -> None:
+    """Times the learning rate, over the size that is expected."""
+    clip = 0.7
+    made = clients("linear")
+    expected_size = SIZES[2]
+    whole = changes(made, noisy(made, [2], clip=clip))[2]
+    mine = PARTITION.of(2)
+    for gone in range(len(mine)):
+        fewer = Partition(np.delete(mine, gone), np.array([0, 0, 0, len(mine) - 1]))
+        less = LocalClients(DATASET, fewer, models.build("linear", DATASET, 0), LOCAL)
+        row = changes(less, noisy(less, [2], clip=clip))[2] * (expected_size - 1) / expected_size
+        moved = np.linalg.norm(whole - row) * expected_size / LOCAL.learning_rate
+        assert 0.99 * clip < moved < clip * 1.0001  # every gradient here is longer than the clip
+
+
+def test_the_noise_of_steps_has_the_planned_std_and_adds_up() -> None:
+    """Clips of 0 leave nothing but noise. Each is measured to 5 %; over steps variances add up."""
+    made = clients("cnn_small")
+    for steps in (1, 4):
+        for client in (0, 2):
+            row = changes(made, noisy(made, [client], steps, batch=0.5, clip=0.0, noise=3.0))[client]
+            divisor = 0.5 * SIZES[client] / LOCAL.learning_rate
+            assert row.std() * divisor == pytest.approx(3.0 * steps**0.5, rel=0.05)
+            assert abs(row.mean()) < 5 * row.std() / np.sqrt(len(row))
+
+
+def test_an_empty_batch_leaves_noise_only_and_none_expected_leaves_nothing() -> None:
+    made = clients("linear")
+    rare = changes(made, noisy(made, [2], batch=1e-9, clip=1.0, noise=1e-9))[2]
+    still = changes(made, noisy(made, [2], batch=1e-9, clip=0.0, noise=1e-9))[2]
+    np.testing.assert_array_equal(rare, still)
+    assert rare.any()
+    for batch in (0.0, 1.0):
+        nobody = Partition(np.arange(0), np.array([0, 0]))
+        empty = LocalClients(DATASET, nobody, models.build("linear", DATASET, 0), LOCAL)
+        row = changes(empty, noisy(empty, [0], batch=batch, clip=1.0, noise=1.0))[0]
+        assert not row.any()
+    assert not changes(made, noisy(made, [2], batch=0.0, clip=1.0, noise=1.0))[2].any()
+
+
+def table(features: int, there: np.ndarray, size: float) -> LocalClients:
+    """One client; each record has one large feature of its own, so its gradient has an axis of its own."""
+    inputs = np.diag(np.full(features, size)).astype(np.float32)[there]
+    split = Split(inputs, np.zeros(len(inputs), np.int64))
+    dataset = Dataset("made", split, split, 2, "tabular", "made")
+    holdings = Partition(np.arange(len(inputs)), np.array([0, len(inputs)]))
+    local = LocalTraining(learning_rate=1e-6)
+    model = models.build("linear", dataset, 0)
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)  # and hardly moved: no loss is ever near 0, nor a gradient near the clip
+    return LocalClients(dataset, holdings, model, local)
+
+
+def along_axes(made: LocalClients, change: np.ndarray) -> np.ndarray:
+    """(features,) how far a change of a `table`'s model goes along the gradient of each record."""
+    weight = made.named(change.astype(np.float32))["1.weight"].astype(np.float64)
+    return (weight[0] - weight[1]) / np.sqrt(2)
+
+
+def test_each_record_comes_with_its_own_coin_of_the_planned_probability() -> None:
+    records, draws, batch = 100, 300, 0.3
+    made = table(records, np.ones(records, bool), 1e3)
+    came = np.zeros((draws, records), bool)
+    for seed in range(draws):
+        row = changes(made, noisy(made, [0], batch=batch, clip=1.0, seed=seed))[0]
+        seen = along_axes(made, row) * batch * records / 1e-6
+        assert ((np.abs(seen) < 0.01) | (np.abs(seen - 1) < 0.01)).all()  # its clip, or nothing
+        came[seed] = seen > 0.5
+    assert stats.binomtest(int(came.sum()), came.size, batch).pvalue > 1e-4
+    each = (came.mean(0) - batch) / np.sqrt(batch * (1 - batch) / draws)
+    assert stats.kstest(each, "norm").pvalue > 1e-4
+    # Poisson: the size of a batch varies as that of independent coins
+    sizes = came.sum(1)
+    assert sizes.var() == pytest.approx(records * batch * (1 - batch), rel=0.3)
+    assert abs(np.corrcoef(came[:, 0], came[:, 1])[0, 1]) < 5 / np.sqrt(draws)
+
+
+class Kept:
+    """Passes on what other clients answer, and keeps it."""
+
+    def __init__(self, clients: LocalClients) -> None:
+        self._clients = clients
+        self.seen: list[np.ndarray] = []
+
+    def updates(self, order: Order) -> Iterator[Updates]:
+        for part in self._clients.updates(order):
+            self.seen.extend(part.change)
+            yield part
+
+
+def record_plan(
+    clients: int, rounds: int, steps: int, batch: float, clip: float, noise: float, turns: int = 1
+) -> Plan:
+    each = np.ones(clients)
+    phase = Phase(
+        rounds=rounds,
+        rate=each,
+        clip=clip * each,
+        noise=noise * each,
+        pool=np.arange(clients),
+        weight=each / clients,
+        turns=np.full(clients, turns),
+        batch=batch * each,
+        steps=steps,
+    )
+    return Plan("test", tuple(f"c{i}" for i in range(clients)), (phase,), noise_at="steps")
+
+
+def test_noisy_steps_can_be_repeated_and_differ_by_client_turn_round_and_seed() -> None:
+    made, plan = clients("linear"), record_plan(5, 2, 2, 0.5, clip=0.0, noise=1.0, turns=2)
+
+    def rows(seed: int, run: str = "r") -> list[np.ndarray]:
+        kept, state = Kept(made), State.start(made.initial())
+        for _ in range(2):
+            state = next_state(plan, kept, state, run=run, seed=seed)
+        return kept.seen
+
+    one, again, other, renamed = rows(1), rows(1), rows(2), rows(1, "s")
+    np.testing.assert_array_equal(one, again)
+    drawn = np.array(one + other + renamed)
+    assert len(drawn) == 3 * 2 * 5 * 2
+    assert np.abs(np.corrcoef(drawn) - np.eye(len(drawn))).max() < 6 / np.sqrt(drawn.shape[1])
+
+
+def test_a_round_for_records_adds_nothing_to_what_the_steps_have_made() -> None:
+    made, plan = clients("linear"), record_plan(5, 1, 2, 0.5, clip=1.0, noise=1.0, turns=2)
+    kept = Kept(made)
+    state = next_state(plan, kept, State.start(made.initial()), run="r", seed=1)
+    np.testing.assert_allclose(state.model - made.initial(), np.sum(kept.seen, axis=0) / 5, atol=1e-6)
+    layered = replace(plan, clipping=Clipping(made.layers))
+    assert not np.array_equal(
+        next_state(layered, kept, State.start(made.initial()), run="r", seed=1).model, state.model
+    )
+
+
+def test_an_attack_on_a_record_finds_no_more_than_was_certified() -> None:
+    """The attacker knows all but whether a record is there, and sees every model.
+
+    Canaries whose gradient is longer than the clip, each along an axis of its own, so that each is a trial;
+    those of even number are there. A round shows the sum of its steps: the best test adds up the likelihood
+    ratios of a binomial mixture. The lower bound on epsilon (99.9 %) stays below the certified one and
+    above a third of it.
+    """
+    rounds, steps, batch, sigma, delta, features, runs = 3, 2, 0.5, 1.0, 1e-2, 1000, 8
+    there = np.arange(features) % 2 == 0
+    made, plan = table(features, there, 1e4), record_plan(1, rounds, steps, batch, clip=1.0, noise=sigma)
+    certified = float(certify(plan, Population.of([100.0], delta)).spent[0])
+    count = np.arange(steps + 1)
+    weights, std = stats.binom.pmf(count, steps, batch), sigma * np.sqrt(steps)
+    scores = np.zeros((runs, features))
+    for seed in range(runs):
+        kept, state = Kept(made), State.start(made.initial())
+        for _ in range(rounds):
+            state = next_state(plan, kept, state, run="r", seed=seed)
+            seen = along_axes(made, kept.seen[-1]) * batch * there.sum() / 1e-6
+            densities = stats.norm.pdf(seen[:, None], count, std) @ weights
+            scores[seed] += np.log(densities / stats.norm.pdf(seen, 0, std))
+    assert seen[there].mean() == pytest.approx(steps * batch, abs=0.3)  # the canaries do push
+    found = lower_bound(scores[:, there].ravel(), scores[:, ~there].ravel(), delta)
+    assert certified / 3 < found < certified
+
+
+def test_a_model_that_cannot_be_vectorised_has_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    stubborn = Stubborn()
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(256, 3))
+    plain[1].load_state_dict(stubborn.inner.state_dict())
+    rows = []
+    for model in (stubborn, plain):
+        made = LocalClients(DATASET, PARTITION, model, LOCAL)
+        rows.append(changes(made, noisy(made, [0], steps=2, batch=0.7, clip=1.0, noise=0.1))[0])
+    np.testing.assert_allclose(rows[0], rows[1], atol=1e-6)
+
+
+def test_layers_are_those_that_are_trained() -> None:
+    model = models.build("cnn_small", DATASET, 0)
+    next(model.parameters()).requires_grad_(False)
+    made = LocalClients(DATASET, PARTITION, model, LOCAL)
+    assert sum(made.layers) == len(made.initial())
+    assert made.layers == clients().layers[1:]

@@ -6,18 +6,21 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from discretion import config
+from discretion import config, runs
 from discretion.accounting import Certificate
 from discretion.errors import BudgetError, ConfigError, DataError, InputError, PlanError
 from discretion.ledger import Ledger
+from discretion.phase import Clipping, Quantile
 from discretion.plan import Plan
 from discretion.population import Population
-from discretion.runs import Progress, RunFolder, divide, execute, load_data, prepare, read_history
+from discretion.runs import Progress, RunFolder, divide, execute, fitted, load_data, prepare, read_history
+from discretion.train import State
 
 FILES = {
     "config.toml",
@@ -376,21 +379,119 @@ def test_a_relative_ledger_is_found_from_everywhere(
     assert (tmp_path / "shared.sqlite").exists() and not (tmp_path / "elsewhere" / "shared.sqlite").exists()
 
 
+class Interrupted(Exception):
+    pass
+
+
+def stop_after_two(progress: Progress) -> None:
+    if progress.round == 2:
+        raise Interrupted
+
+
 def test_cryptographic_noise_is_not_repeatable_but_can_be_resumed(small_config: Path, tmp_path: Path) -> None:
-    class Interrupted(Exception):
-        pass
-
-    def stop(progress: Progress) -> None:
-        if progress.round == 2:
-            raise Interrupted
-
     models = []
     for name in ("one", "other"):
         run = make_run(small_config, tmp_path / name, "train.randomness=cryptographic", "plan.rounds=4")
         with pytest.raises(Interrupted):
-            execute(run, on_round=stop)
+            execute(run, on_round=stop_after_two)
         execute(run)
         assert [line["round"] for line in read_history(run)] == [1, 2, 3, 4]
         assert json.loads(run.about.read_text())["randomness"].startswith("deployment: ChaCha20")
         models.append(run.model.read_bytes())
     assert models[0] != models[1]
+
+
+def plan_and_certificate(run: RunFolder) -> tuple[Plan, Certificate]:
+    return Plan.from_json(run.plan.read_text()), Certificate.from_json(run.certificate.read_text())
+
+
+def test_integers_through_the_whole_run(small_config: Path, tmp_path: Path) -> None:
+    run = make_run(small_config, tmp_path / "run", "plan.integers=true", "plan.rounds=3")
+    plan, certificate = plan_and_certificate(run)
+    plain, _ = plan_and_certificate(make_run(small_config, tmp_path / "plain", "plan.rounds=3"))
+    (phase,), (before,) = plan.phases, plain.phases
+    least = before.clip.min()
+    assert plan.grid is not None
+    assert 2**20 <= least / plan.grid.step < 2**21
+    assert plan.grid.size == 64 * 64 + 64 + 64 * 10 + 10
+    assert 1 < phase.noise[0] / before.noise[0] < 1.001  # what rounding costs
+    assert (plan.release(phase)[1] >= plain.release(before)[1]).all()
+    assert (certificate.spent <= certificate.budget).all()
+    assert (certificate.share > 0.98).all()
+    assert "rounded to a grid" in certificate.noise
+    execute(run)
+    assert json.loads(run.about.read_text())["randomness"] == certificate.noise
+    assert read_history(run)[-1]["accuracy"] > 0.1
+
+
+def test_layers_through_the_whole_run(small_config: Path, tmp_path: Path) -> None:
+    run = make_run(small_config, tmp_path / "run", "plan.clipping=per_layer", "plan.rounds=2")
+    plan, certificate = plan_and_certificate(run)
+    assert plan.clipping.layers == (64 * 64, 64, 64 * 10, 10)
+    assert (certificate.spent <= certificate.budget).all()
+    assert "floating point" in certificate.noise
+    execute(run)
+    flat = make_run(small_config, tmp_path / "flat", "plan.rounds=2")
+    execute(flat)
+    assert run.model.read_bytes() != flat.model.read_bytes()
+
+
+def test_integers_need_clips_and_no_layers(small_config: Path, tmp_path: Path) -> None:
+    no_clip = ["plan.method=fedavg", "plan.integers=true", "train.accept_no_privacy=true"]
+    with pytest.raises(ConfigError, match="plan.integers needs updates that are clipped"):
+        make_run(small_config, tmp_path / "run", *no_clip)
+    with pytest.raises(PlanError, match="a grid is for sums of whole updates, flatly clipped"):
+        make_run(small_config, tmp_path / "run", "plan.integers=true", "plan.clipping=per_layer")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_grid_is_as_fine_as_the_smallest_clip_of_all_phases(small_config: Path, tmp_path: Path) -> None:
+    settings = config.read(small_config, ["plan.integers=true"])
+    plan, _ = plan_and_certificate(make_run(small_config, tmp_path / "run"))
+    (phase,) = plan.phases
+    silent = replace(phase, clip=np.where(np.arange(20) == 3, 0.0, 4.0))
+    grid = fitted(replace(plan, phases=(silent, replace(phase, clip=np.full(20, 1.5)))), settings, (9,)).grid
+    assert grid is not None
+    assert (grid.step, grid.size) == (2.0**-20, 9)
+
+
+def test_a_resumed_run_keeps_the_scale_of_its_clips(
+    small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit the model of a run that was never interrupted: a scale of 1 again would not give it."""
+    planned = runs.plan_of
+
+    def following(*arguments: object) -> Plan:
+        clipping = Clipping(quantile=Quantile(0.2, 0.5, noise=40.0))
+        return replace(planned(*arguments), clipping=clipping)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runs, "plan_of", following)
+    changes = ("plan.rounds=4", "plan.share=0.8")
+    models = []
+    for name in ("whole", "resumed"):
+        run = make_run(small_config, tmp_path / name, *changes)
+        plan, certificate = plan_and_certificate(run)
+        assert plan.clipping.quantile is not None and (certificate.spent <= certificate.budget).all()
+        if name == "resumed":
+            with pytest.raises(Interrupted):
+                execute(run, on_round=stop_after_two)
+            state = runs._read_checkpoint(run)
+            assert state is not None and state.round == 2
+            assert state.scale != 1.0
+        execute(run)
+        models.append(run.model.read_bytes())
+    assert models[0] == models[1]
+
+
+def test_a_checkpoint_holds_the_whole_state(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert runs._read_checkpoint(folder) is None
+    rng = np.random.default_rng(0)
+    one, other = rng.standard_normal((2, 50)).astype(np.float32)
+    runs._write_checkpoint(folder, State(7, one, other, 1 / 3))
+    back = runs._read_checkpoint(folder)
+    assert back is not None
+    assert (back.round, back.scale) == (7, 1 / 3)
+    for kept, array in ((back.model, one), (back.velocity, other)):
+        assert kept.dtype == np.float32
+        np.testing.assert_array_equal(kept, array)

@@ -1,5 +1,6 @@
 """The loop: the coins, clips and noise that run are those that were accounted for."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +14,22 @@ from discretion.errors import BudgetError, LedgerError, PlanError
 from discretion.ledger import Ledger
 from discretion.methods import make_plan
 from discretion.noise import Cryptographic, Seeded
-from discretion.phase import Phase
-from discretion.plan import Plan
+from discretion.phase import FLAT, Clipping, Phase, Quantile
+from discretion.plan import NoiseAt, Plan
 from discretion.population import Population
 from discretion.streams import Purpose, run_stream
 from discretion.train import (
+    LARGEST_SCALE,
     Order,
     Server,
     State,
     Updates,
-    clip_factor,
     clipped_sums,
+    finite_and_factor,
+    layers_of,
     next_state,
+    noisy_sum,
+    release,
     select,
     train,
 )
@@ -36,15 +41,28 @@ class Fixed:
     def __init__(self, rows: np.ndarray) -> None:
         self.rows = rows.astype(np.float32)
         self.asked: list[np.ndarray] = []
+        self.turns: list[np.ndarray] = []
 
     def updates(self, order: Order) -> Iterator[Updates]:
         self.asked.append(order.clients)
+        self.turns.append(order.turn)
         for part in np.array_split(order.clients, 3):
             yield Updates(part, self.rows[part])
 
 
-def plan_of(phase: Phase) -> Plan:
-    return Plan("test", tuple(f"c{i}" for i in range(len(phase.rate))), (phase,))
+def plan_of(phase: Phase, noise_at: NoiseAt = "server", clipping: Clipping = FLAT) -> Plan:
+    names = tuple(f"c{i}" for i in range(len(phase.rate)))
+    return Plan("test", names, (phase,), noise_at=noise_at, clipping=clipping)
+
+
+def sums_of(phase: Phase, rows: np.ndarray, asked: np.ndarray, clipping: Clipping = FLAT) -> np.ndarray:
+    """(P, d) the clipped sums of these rows."""
+    updates = iter([Updates(asked, rows[asked].astype(np.float32))])
+    return clipped_sums(plan_of(phase, clipping=clipping), phase, 1.0, updates, asked, rows.shape[1])[0]
+
+
+def seeded(*counter: int) -> Seeded:
+    return Seeded(run_stream(5, Purpose.NOISE, "r", "p", *(counter or (0,))))
 
 
 def two_pools(clients: int = 30, rounds: int = 4) -> Phase:
@@ -58,18 +76,106 @@ def two_pools(clients: int = 30, rounds: int = 4) -> Phase:
     )
 
 
-def test_noise_has_the_planned_std_in_each_pool() -> None:
+def pool_noise(plan: Plan, pool: int, size: int, willing: np.ndarray | None = None) -> np.ndarray:
+    """(size,) how far zero updates move the model, where only this pool moves it."""
+    (phase,) = plan.phases
+    weight = np.zeros(len(phase.noise))
+    weight[pool] = 1.0
+    alone = replace(plan, phases=(replace(phase, weight=weight),))
+    state, clients = State.start(np.zeros(size, np.float32)), Fixed(np.zeros((len(phase.rate), size)))
+    return next_state(alone, clients, state, run="r", seed=7, willing=willing).model
+
+
+@pytest.mark.parametrize("noise_at", ["server", "clients", "secure_sum"])
+def test_noise_has_the_planned_std_in_each_pool(noise_at: NoiseAt) -> None:
     """Zero updates leave nothing but noise: its std is measured to 3 %, so 10 % less would fail."""
     phase, size = two_pools(), 40_000
     for pool in (0, 1):
-        weight = np.zeros(2)
-        weight[pool] = 1.0
-        alone = replace(phase, weight=weight)
-        state = State.start(np.zeros(size, np.float32))
-        moved = next_state(plan_of(alone), Fixed(np.zeros((30, size))), state, run="r", seed=7).model
+        moved = pool_noise(plan_of(phase, noise_at), pool, size)
         assert moved.std() == pytest.approx(phase.noise[pool], rel=0.03)
         assert abs(moved.mean()) < 5 * phase.noise[pool] / np.sqrt(size)
         assert stats.kstest(moved / phase.noise[pool], "norm").pvalue > 1e-4
+
+
+def test_noise_and_divisor_are_the_same_whoever_takes_part() -> None:
+    """Bit for bit: nobody refuses, some do, all do, and who is there answers what it likes."""
+    phase, size = two_pools(), 3000
+    plan = plan_of(phase)
+    nobody, odd = np.zeros(30, dtype=bool), np.arange(30) % 2 == 1
+    for pool in (0, 1):
+        whole = pool_noise(plan, pool, size)
+        assert whole.any()
+        for willing in (nobody, odd, ~odd):
+            np.testing.assert_array_equal(pool_noise(plan, pool, size, willing), whole)
+    rows = np.full((30, size), 0.01)
+    start = State.start(np.zeros(size, np.float32))
+    noise, all_in, one_pool = (
+        next_state(plan_of(replace(phase, rate=np.ones(30))), Fixed(r), start, run="r", seed=7, willing=w)
+        for r, w in ((0 * rows, None), (rows, None), (rows, odd))
+    )
+    all_in, one_pool = all_in.model - noise.model, one_pool.model - noise.model
+    np.testing.assert_allclose(one_pool, 15 * 0.01 * 0.01, rtol=1e-2)  # the second pool's weight, not more
+    np.testing.assert_allclose(all_in, 15 * 0.01 * (0.1 + 0.01), rtol=1e-2)
+
+
+def test_who_refuses_is_not_asked() -> None:
+    phase = replace(two_pools(), rate=np.ones(30))
+    clients, willing = Fixed(np.zeros((30, 2))), np.arange(30) > 10
+    next_state(
+        plan_of(phase), clients, State.start(np.zeros(2, np.float32)), run="r", seed=1, willing=willing
+    )
+    assert clients.asked[0].tolist() == list(range(11, 30))
+
+
+def own_pools(turns: np.ndarray, noise: np.ndarray, weight: np.ndarray) -> Phase:
+    clients = len(turns)
+    return Phase(
+        rounds=1,
+        rate=np.ones(clients),
+        clip=np.full(clients, 1.0),
+        noise=noise,
+        pool=np.arange(clients),
+        weight=weight,
+        turns=turns,
+    )
+
+
+@pytest.mark.parametrize("noise_at", ["server", "clients", "secure_sum"])
+def test_noise_of_own_pools_grows_with_the_root_of_their_turns(noise_at: NoiseAt) -> None:
+    """A release for each turn, of which only the weighted sum is made: variances add up."""
+    turns, noise, size = np.array([1, 4, 9, 0]), np.array([2.0, 3.0, 0.5, 7.0]), 40_000
+    plan = plan_of(own_pools(turns, noise, np.ones(4)), noise_at)
+    for pool in range(3):
+        assert pool_noise(plan, pool, size).std() == pytest.approx(noise[pool] * turns[pool] ** 0.5, rel=0.03)
+    assert not pool_noise(plan, 3, size).any()
+    refused = pool_noise(plan, 1, size, np.zeros(4, dtype=bool))
+    np.testing.assert_array_equal(refused, pool_noise(plan, 1, size))
+    weight = np.array([0.5, -1.0, 2.0, 3.0])
+    together = replace(plan, phases=(own_pools(turns, noise, weight),))
+    start = State.start(np.zeros(size, np.float32))
+    moved = next_state(together, Fixed(np.zeros((4, size))), start, run="r", seed=7).model
+    assert moved.std() == pytest.approx(np.sqrt((weight**2 * noise**2 * turns).sum()), rel=0.03)
+
+
+def test_clients_come_as_often_as_their_public_turns() -> None:
+    turns = np.array([1, 3, 0, 2])
+    phase = own_pools(turns, np.zeros(4), np.array([1.0, 10.0, 100.0, 1000.0]))
+    clients = Fixed(np.full((4, 1), 0.5))
+    moved = next_state(plan_of(phase), clients, State.start(np.zeros(1, np.float32)), run="r", seed=7).model
+    assert clients.asked[0].tolist() == [0, 1, 1, 1, 3, 3]
+    assert clients.turns[0].tolist() == [0, 0, 1, 2, 0, 1]
+    assert moved[0] == pytest.approx(0.5 * (1 + 3 * 10 + 2 * 1000))
+
+
+def test_pools_that_nobody_can_join_release_nothing() -> None:
+    for phase in (
+        replace(two_pools(), rate=np.where(np.arange(30) % 2 == 1, 0.5, 0.0)),
+        replace(two_pools(), rate=np.ones(30), turns=np.arange(30) % 2),
+    ):
+        assert not pool_noise(plan_of(phase), 0, 1000).any()
+        assert pool_noise(plan_of(phase), 1, 1000).std() == pytest.approx(5.0, rel=0.1)
+    closed = replace(two_pools(clients=2), pool=np.array([1, 1]))
+    assert not pool_noise(plan_of(closed), 0, 1000).any()
 
 
 def test_noise_is_new_in_every_round_and_pool() -> None:
@@ -96,7 +202,7 @@ def test_two_plans_under_one_seed_share_neither_noise_nor_coins() -> None:
     )
     assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(size)
     chosen = [
-        set(select(phase, Seeded(run_stream(7, Purpose.COINS, "r", plan.digest(), 1)))) for plan in plans
+        set(select(phase, Seeded(run_stream(7, Purpose.COINS, "r", plan.digest(), 1)))[0]) for plan in plans
     ]
     assert chosen[0] != chosen[1]
 
@@ -107,7 +213,8 @@ def test_coins_are_independent_and_of_the_planned_rate() -> None:
     plan, rounds = plan_of(phase), 20_000
     came = np.zeros((rounds, 5), dtype=bool)
     for number in range(rounds):
-        came[number, select(phase, Seeded(run_stream(3, Purpose.COINS, "r", plan.digest(), number)))] = True
+        coins = Seeded(run_stream(3, Purpose.COINS, "r", plan.digest(), number))
+        came[number, select(phase, coins)[0]] = True
     assert not came[:, 0].any()
     assert came[:, 4].all()
     for k in (1, 2, 3):
@@ -120,7 +227,7 @@ def test_coins_are_independent_and_of_the_planned_rate() -> None:
 
 def test_without_a_seed_coins_and_noise_come_from_the_operating_system() -> None:
     phase, size = two_pools(clients=400), 40_000
-    plan = plan_of(replace(phase, weight=np.array([1.0, 0.0])))
+    plan = replace(plan_of(replace(phase, weight=np.array([1.0, 0.0]))), randomness="cryptographic")
     start = State.start(np.zeros(size, np.float32))
     one, other = (
         next_state(plan, Fixed(np.zeros((400, size))), start, run="r", seed=None).model for _ in range(2)
@@ -129,7 +236,7 @@ def test_without_a_seed_coins_and_noise_come_from_the_operating_system() -> None
         assert model.std() == pytest.approx(phase.noise[0], rel=0.03)
         assert stats.kstest(model / phase.noise[0], "norm").pvalue > 1e-5
     assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(size)
-    coins = [select(phase, Cryptographic()) for _ in range(50)]
+    coins = [select(phase, Cryptographic())[0] for _ in range(50)]
     assert stats.binomtest(sum(map(len, coins)), 50 * 400, 0.5).pvalue > 1e-5
     assert len({tuple(chosen) for chosen in coins}) == 50
 
@@ -138,7 +245,9 @@ def test_a_clipped_update_is_never_longer_than_its_clip() -> None:
     rng = np.random.default_rng(0)
     change = (rng.standard_normal((200, 3000)) * 10 ** rng.uniform(-3, 3, (200, 1))).astype(np.float32)
     clip = 10 ** rng.uniform(-2, 2, 200)
-    kept = (clip_factor(change, clip)[:, None].astype(np.float32) * change).astype(np.float64)
+    whole, factor = finite_and_factor(change, clip, [slice(None)])
+    assert whole is change
+    kept = (factor.astype(np.float32) * change).astype(np.float64)
     norm = np.linalg.norm(kept, axis=1)
     assert (norm <= clip).all()
     short = np.linalg.norm(change.astype(np.float64), axis=1) < clip * 0.99
@@ -149,34 +258,88 @@ def test_a_clipped_update_is_never_longer_than_its_clip() -> None:
 
 def test_updates_that_are_not_finite_count_as_zero() -> None:
     rows = np.ones((6, 4))
-    rows[1, 2], rows[2, 0], rows[3] = (
-        np.nan,
-        np.inf,
-        3e38,
-    )  # the last one's norm overflows float32, not float64
+    rows[1, 2], rows[2, 0], rows[3] = np.nan, np.inf, 1e30  # whose norm overflows float32, not float64
     phase = Phase.one_pool(1, np.ones(6), np.full(6, 2.0), 0.0)
-    total = clipped_sums(
-        phase, Fixed(rows).updates(Order(1, 0, np.zeros(4, np.float32), np.arange(6))), np.arange(6), 4
-    )
+    total = sums_of(phase, rows, np.arange(6))
     assert np.isfinite(total).all()
     np.testing.assert_allclose(total[0], 4.0, rtol=1e-5)  # four unclipped or clipped rows of ones
+
+
+def test_an_update_that_single_precision_cannot_shorten_counts_as_zero() -> None:
+    """A factor below the normal numbers is rounded so coarsely that the update could pass its clip."""
+    clips = 10.0 ** -np.arange(0, 8, 0.25)
+    phase = Phase.one_pool(1, np.ones(len(clips)), clips, 0.0)
+    for length in (1e37, 3e38):
+        rows = np.full((len(clips), 50), length)
+        kept = np.array([np.linalg.norm(sums_of(phase, rows, np.array([k]))[0]) for k in range(len(clips))])
+        assert (kept <= clips).all()
+        assert (kept[0] > 0.99) == (length == 1e37)  # of the second even the first is too long
+        own = own_pools(np.ones(2, np.int64), np.zeros(2), np.array([1.0, 1e-3]))
+        assert (np.linalg.norm(sums_of(own, rows[:1].repeat(2, axis=0), np.array([1]))[0]) <= 1e-3).all()
+
+
+def test_each_layer_is_clipped_to_its_part() -> None:
+    rng = np.random.default_rng(0)
+    lengths = (5, 40, 1, 300)
+    layers = layers_of(lengths, 346)
+    assert [(part.start, part.stop) for part in layers] == [(0, 5), (5, 45), (45, 46), (46, 346)]
+    change = rng.standard_normal((100, 346)).astype(np.float32)
+    for part in layers:  # long and short in every combination
+        change[:, part] *= 10 ** rng.uniform(-4, 3, (100, 1))
+    clip = 10 ** rng.uniform(-1, 1, 100)
+    kept, factor = finite_and_factor(change, clip, layers)
+    assert kept is change and factor.shape == (100, 4)
+    parts = [factor[:, [i]].astype(np.float32) * change[:, part] for i, part in enumerate(layers)]
+    norms = np.stack([np.linalg.norm(part.astype(np.float64), axis=1) for part in parts], axis=1)
+    before = np.stack([np.linalg.norm(change[:, p].astype(np.float64), axis=1) for p in layers], axis=1)
+    bound = clip[:, None] / 2
+    assert (norms <= bound).all() and (np.linalg.norm(norms, axis=1) <= clip).all()
+    np.testing.assert_allclose(norms, np.minimum(before, bound), rtol=1e-5)
+    assert {tuple(row) for row in before > bound} >= {(True,) * 4, (False,) * 4, (True, False, True, False)}
+    phase = Phase.one_pool(1, np.ones(100), clip, 0.0)
+    total = sums_of(phase, change, np.arange(100), Clipping(lengths))
+    np.testing.assert_allclose(total[0], np.concatenate([part.sum(0) for part in parts]), rtol=1e-3)
+
+
+def test_what_is_not_finite_in_one_layer_drops_the_whole_update() -> None:
+    phase = Phase.one_pool(1, np.ones(3), np.full(3, 2.0), 0.0)
+    for bad in (np.nan, np.inf, -np.inf):
+        rows = np.full((3, 5), 0.1)
+        rows[1, 4] = bad
+        total = sums_of(phase, rows, np.arange(3), Clipping((3, 2)))
+        np.testing.assert_allclose(total, [[0.2] * 5], rtol=1e-6)
+        silent = replace(phase, clip=np.zeros(3))
+        np.testing.assert_array_equal(sums_of(silent, rows, np.arange(3)), np.zeros((1, 5)))
+        np.testing.assert_array_equal(sums_of(silent, rows, np.arange(3), Clipping((3, 2))), np.zeros((1, 5)))
+        open_ = replace(phase, clip=np.full(3, np.inf))
+        np.testing.assert_allclose(sums_of(open_, rows, np.arange(3)), [[0.2] * 5], rtol=1e-6)
+
+
+def test_layers_of_another_model_are_refused() -> None:
+    phase = Phase.one_pool(1, np.ones(2), np.ones(2), 0.0)
+    with pytest.raises(PlanError, match="layers have 7 parameters, the model has 5"):
+        sums_of(phase, np.ones((2, 5)), np.arange(2), Clipping((3, 4)))
 
 
 def test_a_client_enters_once_and_only_if_asked() -> None:
     phase = Phase.one_pool(1, np.ones(4), np.ones(4), 1.0)
     row = np.ones((1, 2), np.float32)
+
+    def take(updates: list[Updates], *asked: int) -> np.ndarray:
+        return clipped_sums(plan_of(phase), phase, 1.0, iter(updates), np.array(asked or (1, 2)), 2)[0]
+
     twice = [Updates(np.array([1]), row), Updates(np.array([1]), row)]
     with pytest.raises(LedgerError, match="twice"):
-        clipped_sums(phase, iter(twice), np.array([1, 2]), 2)
+        take(twice)
     both = [Updates(np.array([1, 1]), np.repeat(row, 2, axis=0))]
     with pytest.raises(LedgerError, match="twice"):
-        clipped_sums(phase, iter(both), np.array([1, 2]), 2)
-    for stranger in (3, -1, 4):
-        with pytest.raises(LedgerError, match="not asked"):
-            clipped_sums(phase, iter([Updates(np.array([stranger]), row)]), np.array([1, 2]), 2)
+        take(both)
+    for stranger, problem in ((3, "not asked"), (-1, "not exist"), (4, "not exist")):
+        with pytest.raises(LedgerError, match=problem):
+            take([Updates(np.array([stranger]), row)])
     both_ways = [Updates(np.array([-1, 3]), np.repeat(row, 2, axis=0))]
-    with pytest.raises(LedgerError, match="not asked"):
-        clipped_sums(phase, iter(both_ways), np.array([3]), 2)
+    with pytest.raises(LedgerError, match="not exist"):
+        take(both_ways, 3)
     for who, change in (
         (np.array([1]), np.ones((1, 1), np.float32)),  # would be spread over all coordinates
         (np.array([1]), np.ones((2, 2), np.float32)),
@@ -184,7 +347,24 @@ def test_a_client_enters_once_and_only_if_asked() -> None:
         (np.array([False, True, False, False]), np.repeat(row, 4, axis=0)),
     ):
         with pytest.raises(LedgerError, match="must be numbered"):
-            clipped_sums(phase, iter([Updates(who, change)]), np.array([1, 2]), 2)
+            take([Updates(who, change)])
+    with pytest.raises(LedgerError, match="must be float32, found float16"):
+        take([Updates(np.array([1]), row.astype(np.float16))])
+    np.testing.assert_allclose(take([Updates(np.array([1], dtype=np.uint64), row / 2)]), [[0.5, 0.5]])
+
+
+def test_a_client_with_turns_enters_as_often_as_it_was_asked() -> None:
+    phase = own_pools(np.array([2, 1]), np.zeros(2), np.ones(2))
+    row = np.full((1, 2), 0.25, np.float32)
+
+    def take(*who: int) -> np.ndarray:
+        parts = [Updates(np.array([client]), row) for client in who]
+        return clipped_sums(plan_of(phase), phase, 1.0, iter(parts), np.array([0, 0, 1]), 2)[0]
+
+    np.testing.assert_array_equal(take(0, 1, 0), [[0.75, 0.75]])
+    for who in ((0, 0, 0), (0, 1, 1)):
+        with pytest.raises(LedgerError, match="came twice"):
+            take(*who)
 
 
 def test_the_model_moves_by_the_weighted_sums() -> None:
@@ -201,6 +381,177 @@ def test_the_model_moves_by_the_weighted_sums() -> None:
         velocity = 0.9 * velocity + step
         expected = expected + 0.5 * velocity
     np.testing.assert_allclose(state.model, expected, rtol=1e-4)
+
+
+# clips that follow a quantile
+
+
+def one_release(
+    plan: Plan, rows: np.ndarray, asked: np.ndarray, scale: float = 1.0, round_: int = 0
+) -> tuple[np.ndarray, float]:
+    (phase,), size = plan.phases, rows.shape[1]
+    state = replace(State.start(np.zeros(size, np.float32)), scale=scale)
+    updates = iter([Updates(asked, rows[asked].astype(np.float32))])
+    return release(plan, phase, state, asked, updates, lambda pool: seeded(round_, pool))
+
+
+def quantile_plan(clients: int, quantile: Quantile, noise: float = 0.0) -> Plan:
+    phase = Phase.one_pool(1, np.ones(clients), np.ones(clients), noise)
+    return plan_of(phase, clipping=Clipping(quantile=quantile))
+
+
+def share_within(plan: Plan, after: float) -> float:
+    """The share of updates within their clips that a scale of 1 was changed to `after` by."""
+    quantile = plan.clipping.quantile
+    assert quantile is not None
+    return quantile.target - math.log(after) / quantile.learning_rate
+
+
+def test_bits_are_counted_and_an_update_that_is_not_finite_is_not_within() -> None:
+    plan = quantile_plan(10, Quantile(0.5, 0.3, noise=1e-9))
+    rows = np.full((10, 2), 0.1)
+    rows[:3], rows[3], rows[4, 1] = 5.0, np.nan, np.inf
+    assert share_within(plan, one_release(plan, rows, np.arange(10))[1]) == pytest.approx(0.5)
+    by_layer = replace(plan, clipping=replace(plan.clipping, layers=(1, 1)))
+    rows[5, 0] = 0.8  # within as a whole, but not in its layer
+    assert share_within(plan, one_release(plan, rows, np.arange(10))[1]) == pytest.approx(0.5)
+    assert share_within(by_layer, one_release(by_layer, rows, np.arange(10))[1]) == pytest.approx(0.4)
+
+
+def test_bits_are_centred_so_that_one_client_moves_their_sum_by_one_half() -> None:
+    plan = quantile_plan(10, Quantile(0.5, 0.3, noise=1e-9))
+    rows = np.full((10, 2), 0.1)
+    rows[0] = 5.0
+    some = np.arange(1, 6)  # five of ten came, all within: 5/2 above nothing, over the expected ten
+    assert share_within(plan, one_release(plan, rows, some)[1]) == pytest.approx(0.5 + 2.5 / 10)
+    more = np.arange(6)  # and one that is not
+    assert share_within(plan, one_release(plan, rows, more)[1]) == pytest.approx(0.5 + 2.0 / 10)
+    assert share_within(plan, one_release(plan, rows, np.arange(0))[1]) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("turns", [1, 4])
+def test_noise_on_the_bits_has_the_planned_std(turns: int) -> None:
+    """With four turns a client moves their sum four times as far, and is charged four releases: twice the
+    noise. Measured to 5 %."""
+    plan = quantile_plan(10, Quantile(0.5, 1.0, noise=3.0))
+    if turns > 1:
+        phase = own_pools(np.array([turns] + 9 * [1]), np.zeros(10), np.ones(10))
+        plan = replace(plan, phases=(phase,))
+    (phase,), rows = plan.phases, np.zeros((10, 1))
+    scales = [one_release(plan, rows, np.arange(0), round_=t)[1] for t in range(3000)]
+    noise = (np.array([share_within(plan, s) for s in scales]) - 0.5) * phase.expected.sum()
+    assert noise.std() == pytest.approx(3.0 * turns**0.5, rel=0.05)
+    assert abs(noise.mean()) < 5 * noise.std() / np.sqrt(3000)
+
+
+@pytest.mark.parametrize("target", [0.3, 0.8])
+def test_the_clip_moves_to_the_quantile(target: float) -> None:
+    clients = 400
+    norms = np.random.default_rng(0).lognormal(2.0, 0.5, clients)
+    plan = quantile_plan(clients, Quantile(target, 0.3, noise=2.0))
+    scale = 1.0
+    for round_ in range(150):
+        scale = one_release(plan, norms[:, None], np.arange(clients), scale, round_)[1]
+    assert np.mean(norms <= scale) == pytest.approx(target, abs=0.05)
+    assert scale > 3  # it had to move
+
+
+def test_clip_and_noise_scale_together() -> None:
+    size = 40_000
+    plan = quantile_plan(4, Quantile(0.5, 0.3, noise=1.0), noise=2.0)
+    row = np.zeros((4, size))
+    row[:, 0] = 1e6
+    for scale in (0.25, 1.0, 8.0):
+        noise = one_release(plan, 0 * row, np.arange(4), scale)[0] * 4
+        moved = one_release(plan, row, np.arange(4), scale)[0] * 4
+        assert noise.std() == pytest.approx(2.0 * scale, rel=0.03)
+        assert moved[0] - noise[0] == pytest.approx(4 * scale, rel=1e-5)
+
+
+def test_a_scale_stays_a_number_however_it_is_pushed() -> None:
+    rows = np.zeros((2, 1))
+    for learning_rate in (1e3, 1e300):
+        for target, limit in ((0.9, LARGEST_SCALE), (0.1, 1 / LARGEST_SCALE)):
+            plan = quantile_plan(2, Quantile(target, learning_rate, noise=1e-6))
+            assert one_release(plan, rows, np.arange(0))[1] == pytest.approx(limit)
+
+
+def test_the_scale_goes_on_from_round_to_round() -> None:
+    plan = replace(
+        quantile_plan(4, Quantile(0.5, 0.3, noise=1e-9)),
+        phases=(Phase.one_pool(3, np.ones(4), np.ones(4), 0.0),),
+    )
+    state = State.start(np.zeros(2, np.float32))
+    scales = []
+    for _ in range(3):
+        state = next_state(plan, Fixed(np.zeros((4, 2))), state, run="r", seed=1)
+        scales.append(state.scale)
+    np.testing.assert_allclose(scales, np.exp(-0.15 * np.arange(1, 4)), rtol=1e-6)
+
+
+# sums on a grid
+
+
+def test_sums_on_a_grid_are_whole_steps_and_their_noise_is_the_rounded_gaussian() -> None:
+    step, size, clients = 2.0**-3, 40_000, 30
+    phase = replace(two_pools(clients), rate=np.ones(clients), noise=np.array([0.05, 3.0]))
+    plan = plan_of(phase).on_grid(step, size)
+    rows = np.random.default_rng(0).standard_normal((clients, size)) / np.sqrt(size)
+    start = State.start(np.zeros(size, np.float32))
+    for pool, std in enumerate(plan.phases[0].noise):
+        alone = replace(plan, phases=(replace(plan.phases[0], weight=np.eye(2)[pool]),))
+        for r in (rows, 0 * rows):
+            moved = next_state(alone, Fixed(r), start, run="r", seed=7).model.astype(np.float64) / step
+            assert (moved == np.rint(moved)).all()
+        edges = (np.arange(-2, 3) + 0.5) * step / std
+        expected = np.diff(stats.norm.cdf(np.concatenate([[-np.inf], edges, [np.inf]])))
+        seen = np.bincount(np.clip(moved, -2, 3).astype(int) + 2, minlength=6)
+        assert (expected * size > 5).all()
+        assert stats.chisquare(seen, expected * size).pvalue > 1e-4
+        assert (moved * step).std() == pytest.approx(np.sqrt(std**2 + step**2 / 12), rel=0.03)
+
+
+def test_updates_are_rounded_to_the_grid_one_by_one_and_summed_exactly() -> None:
+    step = 2.0**-2
+    phase = Phase.one_pool(1, np.ones(3), np.full(3, 2.0), 0.0)
+    plan = plan_of(phase).on_grid(step, 3)
+    rows = np.array([[0.10, 0.13, -0.30], [0.10, 0.60, 40.0], [np.nan, 1.0, 1.0]], np.float32)
+    sums, _ = clipped_sums(plan, phase, 1.0, iter([Updates(np.arange(3), rows)]), np.arange(3), 3)
+    np.testing.assert_array_equal(sums, [[0.0, 0.25, -0.25 + 2.0]])
+    one, _ = clipped_sums(plan, phase, 1.0, iter([Updates(np.arange(1), rows[:1])]), np.arange(1), 3)
+    assert np.linalg.norm(sums - one) <= plan.sensitivity(phase)[1]
+
+
+# steps of plans for records
+
+
+def test_the_sum_of_a_step_moves_by_at_most_the_clip_with_one_record_more() -> None:
+    rng = np.random.default_rng(0)
+    rows = (rng.standard_normal((30, 40)) * 10 ** rng.uniform(-3, 3, (30, 1))).astype(np.float32)
+    rows[3, 5], rows[7, 0] = np.nan, np.inf
+    for lengths in ((), (10, 30)):
+        for gone in range(30):
+            whole, less = (
+                noisy_sum([part[:9], part[9:]], 0.5, 0.0, lengths, 40, seeded())
+                for part in (rows, np.delete(rows, gone, axis=0))
+            )
+            # the sums are float32: what they round is not of the record
+            assert np.linalg.norm(whole - less) <= 0.5 + 1e-5
+            layer = np.linalg.norm((whole - less)[10:])
+            assert not lengths or layer <= 0.5 / np.sqrt(2) + 1e-5
+            long = np.isfinite(rows[gone]).all() and np.linalg.norm(rows[gone].astype(float)) > 50
+            assert not long or np.linalg.norm(whole - less) > 0.49
+            assert np.isfinite(rows[gone]).all() or np.linalg.norm(whole - less) < 1e-5
+
+
+def test_the_noise_of_a_step_is_there_even_without_a_record() -> None:
+    size = 40_000
+    alone = noisy_sum([], 1.0, 3.0, (), size, seeded())
+    assert alone.std() == pytest.approx(3.0, rel=0.03)
+    row = np.zeros((1, size), np.float32)
+    row[0, 0] = 9.0
+    moved = noisy_sum([row], 1.0, 3.0, (), size, seeded()) - alone
+    assert moved[0] == pytest.approx(1.0, rel=1e-5) and not moved[1:].any()
 
 
 def small() -> tuple[Population, Plan]:
@@ -242,6 +593,45 @@ def test_training_refuses_a_plan_that_is_not_the_certified_one(tmp_path: Path) -
     assert clients.asked == []
 
 
+def test_randomness_other_than_the_plan_says_is_refused(tmp_path: Path) -> None:
+    population, seeded_plan = small()
+    clients, start = Fixed(np.ones((4, 3))), State.start(np.zeros(3, np.float32))
+    secret = replace(seeded_plan, randomness="cryptographic")
+    with Ledger(tmp_path / "ledger.sqlite", population) as ledger:
+        for plan, seed in ((seeded_plan, None), (secret, 1), (secret, 0)):
+            with pytest.raises(PlanError, match=f"randomness is {plan.randomness}"):
+                next(train(plan, certify(plan, population), clients, ledger, start, run="a", seed=seed))
+        assert clients.asked == [] and ledger.states("a") == []
+        rounds = train(secret, certify(secret, population), clients, ledger, start, run="a", seed=None)
+        assert len(list(rounds)) == 6
+
+
+def test_a_certificate_of_another_population_is_refused(tmp_path: Path) -> None:
+    population, plan = small()
+    other = replace(population, epsilon=population.epsilon * 2)
+    start = State.start(np.zeros(3, np.float32))
+    ledger = Ledger(tmp_path / "ledger.sqlite", population)
+    with ledger, pytest.raises(PlanError, match="another population"):
+        next(train(plan, certify(plan, other), Fixed(np.ones((4, 3))), ledger, start, run="a", seed=1))
+
+
+def test_a_resumed_run_commits_what_was_kept_and_who_lowered_its_budget_is_not_asked(tmp_path: Path) -> None:
+    population, plan = small()
+    certificate, clients = certify(plan, population), Fixed(np.ones((4, 3)))
+    start = State.start(np.zeros(3, np.float32))
+    with Ledger(tmp_path / "ledger.sqlite", population) as ledger:
+        rounds = train(plan, certificate, clients, ledger, start, run="a", seed=1)
+        next(rounds)
+        kept = next(rounds)
+        assert ledger.states("a") == [(1, "committed"), (2, "reserved")]
+        ledger.change_budget(population.client[0], -2.0)
+        rounds = train(plan, certificate, clients, ledger, kept, run="a", seed=1)
+        assert [state.round for state in rounds] == [3, 4, 5, 6]
+        assert ledger.states("a") == [(t, "committed") for t in range(1, 7)]
+    assert not any(0 in asked for asked in clients.asked[2:])
+    assert any(1 in asked for asked in clients.asked[2:])
+
+
 def test_no_privacy_must_be_accepted_aloud(tmp_path: Path) -> None:
     population, _ = small()
     plan = make_plan("fedavg", population, {"rounds": 1, "rate": 0.5})
@@ -274,33 +664,35 @@ def test_a_model_that_does_not_fit_the_ledger_is_refused(tmp_path: Path) -> None
 def test_an_attack_finds_no_more_than_was_certified() -> None:
     """Who sees every model and knows everything but one client's presence, with the best test there is.
 
-    A canary that always pushes its whole clip along one axis; the attacker sums the likelihood ratios of
-    all rounds. The lower bound on epsilon (Clopper-Pearson, 99.9 %) must stay below the certified epsilon,
-    and above a third of it: an attack that finds nothing would prove nothing.
+    Canaries that always push their whole clip, each along an axis of its own, so that each is a trial; those
+    of even number are there. The attacker adds up the likelihood ratios of all rounds. The lower bound on
+    epsilon must stay below the certified epsilon, and above a third of it: an attack that finds nothing
+    would prove nothing.
     """
-    rounds, rate, sigma, delta, trials = 4, 0.5, 1.0, 1e-2, 4000
-    phase = Phase.one_pool(rounds, np.array([rate]), np.array([1.0]), sigma)
-    plan = plan_of(phase)
-    certified = float(certify(plan, Population.of([100.0], delta)).spent[0])
+    rounds, rate, sigma, delta, clients, runs = 4, 0.5, 1.0, 1e-2, 1000, 8
+    plan = plan_of(Phase.one_pool(rounds, np.full(clients, rate), np.ones(clients), sigma))
+    certified = float(certify(plan, Population.of(np.full(clients, 100.0), delta)).spent[0])
+    there = np.arange(clients) % 2 == 0
+    canaries = Fixed(np.diag(2.0 * there))
+    scores = np.zeros((runs, clients))
+    for seed in range(runs):
+        state = State.start(np.zeros(clients, np.float32))
+        for _ in range(rounds):
+            new = next_state(plan, canaries, state, run="r", seed=seed)
+            seen = (new.model - state.model).astype(float) * rate * clients  # the divisor is public
+            scores[seed] += np.log1p(-rate + rate * np.exp((2 * seen - 1) / (2 * sigma**2)))
+            state = new
+    found = lower_bound(scores[:, there].ravel(), scores[:, ~there].ravel(), delta)
+    assert certified / 3 < found < certified
 
-    def scores(pushes: bool) -> np.ndarray:
-        clients = Fixed(np.full((1, 1), 2.0 if pushes else 0.0))
-        out = np.zeros(trials)
-        for trial in range(trials):
-            state = State.start(np.zeros(1, np.float32))
-            for _ in range(rounds):
-                new = next_state(plan, clients, state, run="r", seed=2 * trial + pushes)
-                seen = float(new.model[0] - state.model[0]) * rate  # the divisor is public
-                out[trial] += np.log1p(-rate + rate * np.exp((2 * seen - 1) / (2 * sigma**2)))
-                state = new
-        return out
 
-    present, absent = scores(True), scores(False)
-    found = 0.0
+def lower_bound(present: np.ndarray, absent: np.ndarray, delta: float) -> float:
+    """On epsilon, from scores of equally many trials with and without a canary (Clopper-Pearson, 99.9 %)."""
+    found, trials = 0.0, len(present)
     for threshold in np.quantile(np.concatenate([present, absent]), np.linspace(0.02, 0.98, 49)):
         for inside, outside in ((present, absent), (-absent, -present)):
             cut = threshold if inside is present else -threshold
             hits = stats.binomtest(int((inside > cut).sum()), trials).proportion_ci(0.998).low
             false = stats.binomtest(int((outside > cut).sum()), trials).proportion_ci(0.998).high
             found = max(found, np.log(max(hits - delta, 1e-12) / false))
-    assert certified / 3 < found < certified
+    return found

@@ -24,6 +24,8 @@ Vector = NDArray[np.float32]  # (d,) all trainable parameters, one after the oth
 Matrix = NDArray[np.float32]  # (k, d)
 
 ROUNDING = 1e-6  # a clipped update ends this much below its bound, so rounding cannot lift it above
+SMALLEST = float(np.finfo(np.float32).tiny)  # factors below lose digits, and so could lift an update above
+LARGEST_SCALE = 2.0**40
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class NoisySteps:
     batch: Floats  # (k,) chance of each of its records to be in the batch of a step
     clip: Floats  # (k,) bound on the norm of one record's gradient
     noise: Floats  # (k,) standard deviation, added to the sum of a batch's gradients
+    layers: tuple[int, ...]  # of parameters that are clipped together; none: all of them
     source: Callable[[int], Source]  # of the coins and the noise of the i-th client asked
 
 
@@ -173,6 +176,7 @@ def next_state(
             phase.batch[asked],
             phase.clip[asked],
             phase.noise[asked],
+            plan.clipping.layers,
             lambda i: source(Purpose.STEPS, int(asked[i]), int(turn[i])),
         )
     key = int(source(Purpose.BATCHES).words(1)[0])
@@ -211,6 +215,7 @@ def release(
         Pools in which nobody can take part release nothing.
         Where each client has a pool of its own, only the weighted sum of the pools is made, with the noise
         that all of theirs add up to.
+        Each update moves the sum of the bits by 1/2, and their noise grows with the turns as the sums' does.
     """
     size = len(state.model)
     sums, within = clipped_sums(plan, phase, state.scale, updates, asked, size)
@@ -226,10 +231,17 @@ def release(
     scale = state.scale
     quantile = plan.clipping.quantile
     if quantile is not None:
-        bits = within - len(asked) / 2 + source(len(phase.noise)).gaussian(1, quantile.noise)[0]
+        std = quantile.noise * math.sqrt(phase.expected.max(initial=1.0))
+        bits = within - len(asked) / 2 + source(len(phase.noise)).gaussian(1, std)[0]
         share = bits / max(phase.expected.sum(), 1.0) + 0.5
-        scale *= math.exp(-quantile.learning_rate * (share - quantile.target))
+        scale = rescaled(scale, -quantile.learning_rate * (share - quantile.target))
     return weight @ sums, scale
+
+
+def rescaled(scale: float, power: float) -> float:
+    """scale · exp(power), but never so far from 1 that clips or noise would leave floating point."""
+    most = math.log(LARGEST_SCALE)
+    return math.exp(min(max(math.log(scale) + power, -most), most))
 
 
 def _noise(source: Source, size: int, std: float, grid: Grid | None) -> Floats:
@@ -257,26 +269,24 @@ def clipped_sums(
         who = np.asarray(part.clients)
         if who.dtype.kind not in "iu" or part.change.shape != (len(who), size):
             raise LedgerError(f"updates of {len(who)} clients must be numbered and {len(who)} rows of {size}")
+        if part.change.dtype != np.float32:  # clipping is proved for its rounding
+            raise LedgerError(f"updates must be float32, found {part.change.dtype}")
         if ((who < 0) | (who >= len(waiting))).any():
             raise LedgerError("an update came from a client that does not exist")
-        waiting -= np.bincount(who, minlength=len(waiting))
-        if (waiting < 0).any():
+        np.subtract.at(waiting, who, 1)
+        if (waiting[who] < 0).any():
             raise LedgerError("an update came from a client that was not asked, or came twice")
         clip = np.full(len(who), math.inf) if plan.noise_at == "steps" else phase.clip[who] * scale
         change, factor = finite_and_factor(part.change, clip, layers)
         within += int((factor == 1).all(axis=1).sum())
         if plan.grid is not None:
-            change, factor = (
-                plan.grid.step * to_grid(factor * change, clip, plan.grid.step),
-                np.ones_like(factor),
-            )
+            whole = to_grid(factor * change, clip, plan.grid.step)
+            change, factor = plan.grid.step * whole, np.ones_like(factor)  # float64: their sums are exact
         if own:
-            share = [(0, phase.weight[who])]
+            add_layers(sums[0], phase.weight[who], change, factor, layers)
         else:
-            share = [(pool, (phase.pool[who] == pool).astype(float)) for pool in np.unique(phase.pool[who])]
-        for pool, each in share:
-            for number, columns in enumerate(layers):
-                sums[pool, columns] += (each * factor[:, number]).astype(change.dtype) @ change[:, columns]
+            for pool in np.unique(phase.pool[who]):
+                add_layers(sums[pool], phase.pool[who] == pool, change, factor, layers)
     return sums, within
 
 
@@ -293,6 +303,7 @@ def finite_and_factor(change: Matrix, clip: Floats, layers: Sequence[slice]) -> 
 
     Guarantees:
         Multiplied so, each layer's L2 norm is at most clip / sqrt(L), and so the whole at most the clip.
+        An update of which any number is not finite counts as zero, in every layer.
     """
     bound = (clip * (1 - ROUNDING) / math.sqrt(len(layers)))[:, None]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -306,10 +317,26 @@ def finite_and_factor(change: Matrix, clip: Floats, layers: Sequence[slice]) -> 
     return change, factor
 
 
-def noisy_sum(parts: Iterable[Matrix], size: int, clip: float, std: float, source: Source) -> Floats:
-    """(d,) the sum of the rows of all `parts`, each clipped, with noise: a step of a plan for records."""
-    total = np.zeros(size)
+def add_layers(
+    total: Floats, share: Floats | NDArray[np.bool_], change: Matrix, factor: Floats, layers: Sequence[slice]
+) -> None:
+    """Add to (d,) `total` the (k,) share of each update, each of its layers multiplied by its factor."""
+    for number, columns in enumerate(layers):
+        each = share * factor[:, number]
+        each[np.abs(each) < SMALLEST] = 0
+        total[columns] += each.astype(change.dtype) @ change[:, columns]
+
+
+def noisy_sum(
+    parts: Iterable[Matrix], clip: float, std: float, lengths: tuple[int, ...], size: int, source: Source
+) -> Floats:
+    """(d,) the sum of the rows of all `parts`, each clipped, with noise: a step of a plan for records.
+
+    Guarantees:
+        One row more or less moves the sum by at most the clip. The noise is drawn even where there is no row.
+    """
+    total, layers = np.zeros(size), layers_of(lengths, size)
     for part in parts:
-        change, factor = finite_and_factor(part, np.full(len(part), clip), [slice(None)])
-        total += factor[:, 0].astype(change.dtype) @ change
-    return total + source.gaussian(size, std) if std > 0 else total
+        change, factor = finite_and_factor(part, np.full(len(part), clip), layers)
+        add_layers(total, np.ones(len(part)), change, factor, layers)
+    return total + source.gaussian(size, std)

@@ -59,8 +59,8 @@ class LocalClients:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """How many parameters each of the model's tensors has."""
-        return tuple(p.numel() for p in self._model.parameters())
+        """How many parameters each of the model's tensors has, of those that are trained."""
+        return tuple(p.numel() for p in self._model.parameters() if p.requires_grad)
 
     def initial(self) -> Vector:
         """The model that training starts from."""
@@ -97,33 +97,44 @@ class LocalClients:
     def _train_with_noise(self, order: Order, noisy: NoisySteps, i: int) -> Vector:
         """(d,) how far noisy steps move the model of the i-th client asked.
 
-        Each step takes a batch by the client's own coins, and divides the noisy sum of its clipped gradients
-        by the batch size that is expected: a public number, whatever was drawn.
+        Guarantees:
+            Each step takes a batch by the client's own coins, and divides the noisy sum of its clipped
+            gradients by the size expected of a batch: it follows from the client's number of records, which
+            is declared and public, and not from what was drawn. Where none are expected, nothing moves.
         """
         mine = self._partition.of(int(order.clients[i]))
         source, batch = noisy.source(i), float(noisy.batch[i])
+        expected, size = batch * len(mine), len(order.model)
         model = order.model.astype(np.float64)
-        for _ in range(noisy.steps):
+        for _ in range(noisy.steps if expected > 0 else 0):
             drawn = mine[source.uniform(len(mine)) < batch]
             slopes = self._gradients(model.astype(np.float32), drawn)
-            total = noisy_sum(slopes, len(model), float(noisy.clip[i]), float(noisy.noise[i]), source)
-            model -= self._local.learning_rate / (batch * len(mine)) * total
+            clip, std = float(noisy.clip[i]), float(noisy.noise[i])
+            total = noisy_sum(slopes, clip, std, noisy.layers, size, source)
+            model -= self._local.learning_rate / expected * total
         return (model - order.model).astype(np.float32)
 
     def _gradients(self, model: Vector, records: Ints) -> Iterator[np.ndarray]:
         """(n, d) the gradient of each record's own loss, some records at a time."""
-
-        def loss(parameters: Parameters, inputs: Tensor, label: Tensor) -> Tensor:
-            return functional.cross_entropy(
-                functional_call(self._model, parameters, (inputs[None],)), label[None]
-            )
-
         parameters = models.unflatten(model, self._model)
         for start in range(0, len(records), self._together):
             part = torch.from_numpy(records[start : start + self._together])
-            inputs, labels = self._ready(self._inputs[part]), self._labels[part]
-            slopes = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, inputs, labels)
+            slopes = self._each_gradient(parameters, self._ready(self._inputs[part]), self._labels[part])
             yield torch.cat([slopes[name].reshape(len(part), -1) for name in parameters], dim=1).numpy()
+
+    def _each_gradient(self, parameters: Parameters, inputs: Tensor, labels: Tensor) -> Parameters:
+        """All records at once if torch can, else one after the other."""
+
+        def loss(parameters: Parameters, record: Tensor, label: Tensor) -> Tensor:
+            logits = functional_call(self._model, parameters, (record[None],))
+            return functional.cross_entropy(logits, label[None])
+
+        try:
+            slopes: Parameters = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, inputs, labels)
+        except RuntimeError:
+            each = zip(inputs, labels, strict=True)
+            slopes = _stacked([grad(loss)(parameters, *one) for one in each])
+        return slopes
 
     def _train(self, order: Order, clients: Ints, turn: Ints) -> np.ndarray:
         """(k, d) how far local training moves the model, for each client."""
@@ -184,7 +195,7 @@ class LocalClients:
             self._one_step({name: p[k] for name, p in many.items()}, inputs[k], labels[k], real[k])
             for k in range(len(labels))
         ]
-        return {name: torch.stack([one[name] for one in each]) for name in many}
+        return _stacked(each)
 
     def _ready(self, inputs: Tensor) -> Tensor:
         """Images stay bytes until they are used."""
@@ -195,3 +206,7 @@ class LocalClients:
 
 def _tensors(split: Split) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(split.inputs), torch.from_numpy(split.labels)
+
+
+def _stacked(each: list[Parameters]) -> Parameters:
+    return {name: torch.stack([one[name] for one in each]) for name in each[0]}
