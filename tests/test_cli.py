@@ -60,6 +60,7 @@ def test_every_command_explains_itself(discretion: Cli) -> None:
         "run",
         "compare",
         "report",
+        "ledger",
         "methods",
         "data",
     ):
@@ -82,7 +83,7 @@ def test_a_population_is_printed_as_csv(discretion: Cli, people: Path) -> None:
 def test_plan_then_check(discretion: Cli, people: Path) -> None:
     made = discretion("plan", "idp_fedavg", str(people), "--rounds", "5", "--rate", "0.5", "-o", "plan.json")
     assert made.code == 0 and "ε 2" in made.out and "yes" in made.out
-    assert "server is trusted" in " ".join(made.out.split())
+    assert "Against the server epsilon is ∞." in " ".join(made.out.split())
     assert all(len(line) <= 80 for line in made.out.splitlines())
     checked = discretion("check", "plan.json", str(people), "--json")
     assert checked.code == 0

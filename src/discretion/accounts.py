@@ -17,21 +17,21 @@ Read = Callable[[str, Sequence[object]], list[Any]]
 
 
 def record(db: sqlite3.Connection, run: str, plan: Plan) -> None:
-    """Enter who is in the run and what its rounds cost; phases that follow each other share their price."""
+    """Enter who is in the run and what its rounds cost; phases at equal prices share the entry."""
     members = enumerate(zip(plan.clients, plan.classes.tolist(), strict=True))
     db.executemany("INSERT INTO member VALUES (?, ?, ?, ?)", ((run, i, *each) for i, each in members))
     first = np.unique(plan.classes, return_index=True)[1]
-    price = -1
+    known: dict[tuple[str, ...], int] = {}
     for number, phase in enumerate(plan.phases):
-        if number == 0 or not phase.treats_as(plan.phases[number - 1]):
-            price += 1
-            columns = (json.dumps(column[first].tolist()) for column in plan.release(phase))
-            db.execute("INSERT INTO price VALUES (?, ?, ?, ?)", [run, price, *columns])
+        columns = tuple(json.dumps(column[first].tolist()) for column in plan.release(phase))
+        if columns not in known:
+            known[columns] = len(known)
+            db.execute("INSERT INTO price VALUES (?, ?, ?, ?)", [run, known[columns], *columns])
         asked = np.flatnonzero(phase.releases)
         releases = phase.steps if phase.turns is None else [asked.tolist(), phase.releases[asked].tolist()]
         db.execute(
             "INSERT INTO phase VALUES (?, ?, ?, ?, ?)",
-            [run, number, phase.rounds, price, json.dumps(releases)],
+            [run, number, phase.rounds, known[columns], json.dumps(releases)],
         )
 
 

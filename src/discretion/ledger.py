@@ -73,8 +73,8 @@ class Ledger:
     """What each client has spent, over all runs that share this file, by one of two rules.
 
     Planned: a run's whole plan is admitted or refused before its first round, by tight accounting.
-    Adaptive: a plan is admitted as it is, and each client refuses, round by round, what would pass its
-    budget, by a Rényi filter (`accounting.filter`), which costs some of the budget.
+    Adaptive: a plan is admitted if anybody can take part in its first round, and each client refuses, round
+    by round, what would pass its budget, by a Rényi filter (`accounting.filter`), which costs some of it.
 
     Guarantees:
         A round is on record before any data is touched, and a record is never taken back: a crash can
@@ -250,8 +250,9 @@ class Ledger:
         """Every run on record, the first one first."""
         rows = self._read(
             "SELECT id, method, (SELECT COUNT(*) FROM member WHERE run = id), rounds, COUNT(round), "
-            "COALESCE(SUM(state = 'committed'), 0), COALESCE(SUM(json_array_length(refused)), 0), unprotected, "
-            "admitted, closed FROM run LEFT JOIN round ON run = id GROUP BY id ORDER BY run.rowid"
+            "COALESCE(SUM(state = 'committed'), 0), COALESCE(SUM(json_array_length(refused)), 0), "
+            "unprotected, admitted, closed FROM run LEFT JOIN round ON run = id GROUP BY id "
+            "ORDER BY run.rowid"
         )
         return [Run(*row)._replace(unprotected=bool(row[7])) for row in rows]
 
