@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -167,14 +168,16 @@ def show_ledger(record: dict[str, Any], population: Population) -> None:
                 _rounded_down(row["left"]),
                 f"{row['runs']}",
             )
-            table.add_row(row["client"], *cells)
+            table.add_row(escape(row["client"]), *cells)
     out.print(table)
     if changes := record["changes"]:
         table = Table(title="changes of budgets")
         for heading in ("client", "by", "when", "note"):
             table.add_column(heading, overflow="fold")
         for change in changes[-MOST_CLIENTS:]:
-            table.add_row(change["client"], f"{change['by']:+g}", change["made"], change["note"])
+            table.add_row(
+                escape(change["client"]), f"{change['by']:+g}", change["made"], escape(change["note"])
+            )
         out.print(table)
     out.print("[dim]Costs add up to less than their sum: a run may fit that costs more than is left.[/]")
 
