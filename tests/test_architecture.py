@@ -23,7 +23,8 @@ ALLOWED = {
     "accounting": {"errors", "population", "steps", "phase", "plan", "records"},
     "problems": {"errors", "population", "steps", "accounting"},
     "methods": {"errors", "population", "steps", "phase", "plan", "accounting", "problems", "streams"},
-    "ledger": {"errors", "population", "steps", "plan", "accounting"},
+    "accounts": {"errors", "population", "steps", "plan"},
+    "ledger": {"errors", "population", "steps", "plan", "accounting", "accounts"},
     "discrete": {"errors", "population", "streams"},
     "noise": {"discrete", "errors", "population", "streams"},
     "train": {

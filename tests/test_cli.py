@@ -4,14 +4,19 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from discretion import cli
+from discretion.ledger import Ledger
 from discretion.methods import METHODS
+from discretion.phase import Phase
 from discretion.plan import Plan
+from discretion.population import Population
 from discretion.runs import RunFolder
 
 
@@ -60,6 +65,7 @@ def test_every_command_explains_itself(discretion: Cli) -> None:
         "run",
         "compare",
         "report",
+        "ledger",
         "methods",
         "data",
     ):
@@ -82,7 +88,7 @@ def test_a_population_is_printed_as_csv(discretion: Cli, people: Path) -> None:
 def test_plan_then_check(discretion: Cli, people: Path) -> None:
     made = discretion("plan", "idp_fedavg", str(people), "--rounds", "5", "--rate", "0.5", "-o", "plan.json")
     assert made.code == 0 and "ε 2" in made.out and "yes" in made.out
-    assert "server is trusted" in " ".join(made.out.split())
+    assert "Against the server epsilon is ∞." in " ".join(made.out.split())
     assert all(len(line) <= 80 for line in made.out.splitlines())
     checked = discretion("check", "plan.json", str(people), "--json")
     assert checked.code == 0
@@ -178,6 +184,71 @@ def test_a_damaged_run_folder_is_told_from_a_good_one(
     run.plan.write_text(run.plan.read_text().replace('"rounds": 2', '"rounds": 1'))
     done = discretion("check", "r")
     assert done.code == 2 and "changed after it was certified" in done.err.replace("\n", " ")
+
+
+def test_a_ledger_is_shown_and_budgets_are_changed(discretion: Cli, tmp_path: Path) -> None:
+    population = Population.of([2.0, 4.0, math.inf])
+    plan = Plan("made", population.client, (Phase.one_pool(3, np.ones(3), np.ones(3), 5.0),))
+    with Ledger(tmp_path / "ledger.sqlite", population) as ledger:
+        ledger.admit("a", plan)
+        ledger.reserve("a", 1)
+        spent = ledger.spent().tolist()
+    shown = discretion("ledger", "ledger.sqlite")
+    assert shown.code == 0 and "planned" in shown.out and "∞" in shown.out
+    assert all(name in shown.out for name in population.client)
+    assert all(len(line) <= 80 for line in shown.out.splitlines())
+    note = "asked by [mail]"
+    changed = discretion("ledger", "ledger.sqlite", "--client", "c1", "--change", "-0.5", "--note", note)
+    assert changed.code == 0 and "3.5" in changed.out and "-0.5" in changed.out and note in changed.out
+    assert "c0" not in changed.out
+    record = json.loads(discretion("ledger", ".", "--client", "c1", "--change", "+1", "--json").out)
+    assert record["clients"] == [
+        {"client": "c1", "delta": 1e-5, "budget": 4.5, "spent": spent[1], "left": 4.5 - spent[1], "runs": 1}
+    ]
+    assert [(change["by"], change["note"]) for change in record["changes"]] == [(-0.5, note), (1, "")]
+    everything = json.loads(discretion("ledger", "ledger.sqlite", "--json").out)
+    assert [client["budget"] for client in everything["clients"]] == [2.0, 4.5, "inf"]
+    (run,) = everything["runs"]
+    assert (run["id"], run["rounds"], run["reserved"], run["committed"], run["refusals"]) == ("a", 3, 1, 0, 0)
+    for words, code, message in (
+        (("--change", "1"), 2, "--client NAME"),
+        (("--client", "c1", "--note", "why"), 2, "a note goes with a change"),
+        (("--client", "c11"), 4, "Did you mean 'c1'?"),
+        (("--client", "c1", "--change", "0"), 4, "by a finite number"),
+        (("--client", "c2", "--change", "1"), 4, "has no limit"),
+    ):
+        refused = discretion("ledger", "ledger.sqlite", *words)
+        assert refused.code == code and message in " ".join(refused.err.split()), refused
+    missing = discretion("ledger", "nowhere.sqlite")
+    assert missing.code == 4 and "there is no ledger" in missing.err
+    assert not (tmp_path / "nowhere.sqlite").exists()
+
+
+def test_a_ledger_of_many_is_shown_by_budget(discretion: Cli, tmp_path: Path) -> None:
+    population = Population.of(np.repeat([2.0, 4.0], 15))
+    some = replace(Population.of(np.full(2, 2.0)), client=("c0", "c1"))
+    for run, clients in (("a", population), ("b", some)):
+        everybody = np.ones(len(clients))
+        with Ledger(tmp_path / "ledger.sqlite", clients) as ledger:
+            ledger.admit(run, Plan("made", clients.client, (Phase.one_pool(1, everybody, everybody, 9.0),)))
+            ledger.reserve(run, 1)
+    shown = discretion("ledger", "ledger.sqlite")
+    assert "ε 2" in shown.out and "ε 4" in shown.out and "c0" not in shown.out
+    assert "1 to 2" in shown.out and "the most of any client" in shown.out
+
+
+def test_the_rule_of_the_ledger_is_a_setting(discretion: Cli, small_config: Path) -> None:
+    words = ("run", str(small_config), "-c", "plan.rounds=3", "-c", "ledger=shared.sqlite", "--json")
+    assert discretion(*words, "--out", "runs/one", "-c", "rule=adaptive", "-c", "plan.share=0.5").code == 0
+    record = json.loads(discretion("ledger", "shared.sqlite", "--json").out)
+    assert record["rule"] == "adaptive" and record["runs"][0]["committed"] == 3
+    assert all(client["spent"] <= client["budget"] for client in record["clients"])
+    other = discretion(*words, "--out", "runs/two")
+    assert other.code == 4 and "goes by the rule adaptive, not planned" in other.err
+    own = discretion(*words[:4], "--out", "runs/three", "-c", "rule=adaptive", "--json")
+    assert own.code == 0
+    assert json.loads(discretion("ledger", "runs/three", "--json").out)["rule"] == "adaptive"
+    assert discretion(*words, "--out", "runs/four", "-c", "rule=guess").code == 2
 
 
 def test_methods_are_listed_and_explained(discretion: Cli) -> None:

@@ -476,7 +476,7 @@ def test_the_ledger_is_read_and_left_alone(tmp_path: Path) -> None:
     assert "2 rounds released, 1 reserved" in text_of(page_of([run], tmp_path))
     assert sorted(path.name for path in run.iterdir()) == before
     with sqlite3.connect(run / "ledger.sqlite") as db:
-        db.execute("INSERT INTO run SELECT 'other', plan, noise, method, unit, adjacency, 1, '', '' FROM run")
+        db.execute("INSERT INTO run (id, plan) SELECT 'other', plan FROM run")
     db.close()
     assert "1 of 1 run share one with other runs" in text_of(page_of([run], tmp_path))
 

@@ -99,6 +99,11 @@ class TrainConfig(Section):
 class Config(Section):
     seed: int = Field(0, ge=0, description="of clients, weights and batches, and of seeded coins and noise")
     ledger: str = Field("", description="a ledger shared with other runs; empty: one of its own")
+    rule: Literal["planned", "adaptive"] = Field(
+        "planned",
+        description="of the ledger: planned (a plan is admitted whole, or not) or adaptive (each client "
+        "refuses what would pass its budget; for plans that were chosen by what earlier runs released)",
+    )
     population: PopulationConfig = PopulationConfig()
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()

@@ -224,7 +224,7 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> Task:
     certificate = certify(plan, task.population)
     certificate.require(plan, config.train.accept_no_privacy)
     if config.ledger:
-        with Ledger(config.ledger, task.population) as ledger:
+        with Ledger(config.ledger, task.population, config.rule) as ledger:
             ledger.consider(plan, config.train.accept_no_privacy)
     about = {
         "id": task.name,
@@ -289,7 +289,7 @@ def execute(
                 f"{folder.path} was made from other settings, clients, data or model code than are there "
                 "now, and a run keeps its own: put them back, or start a new run"
             )
-        with Ledger(folder.ledger(config), population) as ledger:
+        with Ledger(folder.ledger(config), population, config.rule) as ledger:
             _execute(folder, config, plan, certificate, ledger, task, on_round)
 
 

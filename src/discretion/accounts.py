@@ -1,0 +1,138 @@
+"""What is on record of runs, as Gaussian steps of the clients of one population: the ledger's reading."""
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from discretion.errors import LedgerError
+from discretion.plan import Plan
+from discretion.population import Floats, Ints
+from discretion.steps import Steps
+
+Read = Callable[[str, Sequence[object]], list[Any]]
+
+
+def record(db: sqlite3.Connection, run: str, plan: Plan) -> None:
+    """Enter who is in the run and what its rounds cost; phases at equal prices share the entry."""
+    members = enumerate(zip(plan.clients, plan.classes.tolist(), strict=True))
+    db.executemany("INSERT INTO member VALUES (?, ?, ?, ?)", ((run, i, *each) for i, each in members))
+    first = np.unique(plan.classes, return_index=True)[1]
+    known: dict[tuple[str, ...], int] = {}
+    for number, phase in enumerate(plan.phases):
+        columns = tuple(json.dumps(column[first].tolist()) for column in plan.release(phase))
+        if columns not in known:
+            known[columns] = len(known)
+            db.execute("INSERT INTO price VALUES (?, ?, ?, ?)", [run, known[columns], *columns])
+        asked = np.flatnonzero(phase.releases)
+        releases = phase.steps if phase.turns is None else [asked.tolist(), phase.releases[asked].tolist()]
+        db.execute(
+            "INSERT INTO phase VALUES (?, ?, ?, ?, ?)",
+            [run, number, phase.rounds, known[columns], json.dumps(releases)],
+        )
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a run means to the clients of a population; who was not in it has rate 0 and no releases."""
+
+    place: Ints  # (M,) number in the population of each client of the run, or -1
+    rate: Floats  # (S, N) by price
+    multiplier: Floats  # (S, N)
+    count: Ints  # (S, N) releases on record, as far as they were read
+
+
+class Accounts:
+    """Of all runs in a ledger. What was admitted or reserved never changes, so each row is read once.
+
+    Has to be used inside a transaction, and before anything is written in it.
+    """
+
+    def __init__(self, read: Read, place: Mapping[str, int]) -> None:
+        self._read = read
+        self._place = place
+        self._known: dict[str, Account] = {}
+        self._seen = 0  # the last of the rounds that are counted
+
+    def kind(self) -> tuple[Any, ...]:
+        """Unit and adjacency of the runs on record; empty if there are none."""
+        return next(iter(self._read("SELECT unit, adjacency FROM run LIMIT 1", [])), ())
+
+    def of(self, run: str) -> Account:
+        if run not in self._known:
+            query = "SELECT client, class FROM member WHERE run = ? ORDER BY place"
+            names, classes = zip(*self._read(query, [run]), strict=True)
+            place = np.array([self._place.get(name, -1) for name in names])
+            ((needed,),) = self._read("SELECT MAX(price) + 1 FROM phase WHERE run = ?", [run])
+            query = "SELECT rate, multiplier FROM price WHERE run = ? ORDER BY price"
+            prices = [[json.loads(column) for column in row] for row in self._read(query, [run])]
+            if len(prices) != needed or any(len(column) <= max(classes) for row in prices for column in row):
+                raise LedgerError(f"the ledger is damaged: prices of run {run} are missing. Restore a copy.")
+            columns = np.zeros((needed, 2, len(self._place)))
+            columns[:, :, place[place >= 0]] = np.array(prices)[:, :, np.array(classes)[place >= 0]]
+            count = np.zeros((needed, len(self._place)), dtype=np.int64)
+            self._known[run] = Account(place, columns[:, 0], columns[:, 1], count)
+        return self._known[run]
+
+    def round_of(self, run: str, phase: int) -> Steps:
+        """One more round of this phase."""
+        price, releases = self._releases(run, phase)
+        account = self.of(run)
+        columns = (account.rate[price][None], account.multiplier[price][None], releases[None])
+        return Steps(*columns, *self.kind())
+
+    def steps(self, whole_plans: bool = False, more: tuple[str, int] | None = None) -> Steps:
+        """All on record; with `whole_plans`, all that open runs may still take, too.
+
+        `more` is a run and one of its phases of which one round is added.
+        """
+        query = "SELECT number, run, phase, refused FROM round WHERE number > ? ORDER BY number"
+        for number, run, phase, refused in self._read(query, [self._seen]):
+            price, releases = self._releases(run, phase, refused)
+            self.of(run).count[price] += releases
+            self._seen = number
+        none = Steps.none(len(self._place))
+        rates, multipliers, counts = [none.rate], [none.multiplier], [none.count]
+        for run, closed in self._read("SELECT id, closed FROM run ORDER BY rowid", []):
+            account = self.of(run)
+            count = account.count.copy()
+            if whole_plans and closed is None:
+                self._add_ahead(run, count)
+            if more is not None and more[0] == run:
+                price, releases = self._releases(*more)
+                count[price] += releases
+            taken = count.any(axis=1)
+            rates.append(account.rate[taken])
+            multipliers.append(account.multiplier[taken])
+            counts.append(count[taken])
+        rate, multiplier, count = np.concatenate(rates), np.concatenate(multipliers), np.concatenate(counts)
+        return Steps(rate, multiplier, count, *self.kind())
+
+    def _add_ahead(self, run: str, count: Ints) -> None:
+        """Add, to (S, N) releases by price, those of the rounds that are not on record yet."""
+        ((done,),) = self._read("SELECT COUNT(*) FROM round WHERE run = ?", [run])
+        for phase, rounds in self._read(
+            "SELECT phase, rounds FROM phase WHERE run = ? ORDER BY phase", [run]
+        ):
+            ahead = rounds - min(done, rounds)
+            done -= rounds - ahead
+            if ahead:
+                price, releases = self._releases(run, phase)
+                count[price] += ahead * releases
+
+    def _releases(self, run: str, phase: int, refused: str = "[]") -> tuple[int, Ints]:
+        """The price of this phase of the run, and (N,) releases at it in a round with these refusals."""
+        place = self.of(run).place
+        query = "SELECT price, releases FROM phase WHERE run = ? AND phase = ?"
+        ((price, text),) = self._read(query, [run, phase])
+        stored = json.loads(text)
+        asked, counts = (slice(None), stored) if isinstance(stored, int) else stored
+        releases = np.zeros(len(place), dtype=np.int64)
+        releases[asked] = counts
+        releases[json.loads(refused)] = 0
+        found = np.zeros(len(self._place), dtype=np.int64)
+        found[place[place >= 0]] = releases[place >= 0]
+        return price, found
