@@ -23,16 +23,18 @@ def record(db: sqlite3.Connection, run: str, plan: Plan) -> None:
     first = np.unique(plan.classes, return_index=True)[1]
     known: dict[tuple[str, ...], int] = {}
     for number, phase in enumerate(plan.phases):
-        columns = tuple(json.dumps(column[first].tolist()) for column in plan.release(phase))
-        if columns not in known:
-            known[columns] = len(known)
-            db.execute("INSERT INTO price VALUES (?, ?, ?, ?)", [run, known[columns], *columns])
-        asked = np.flatnonzero(phase.releases)
-        releases = phase.steps if phase.turns is None else [asked.tolist(), phase.releases[asked].tolist()]
-        db.execute(
-            "INSERT INTO phase VALUES (?, ?, ?, ?, ?)",
-            [run, number, phase.rounds, known[columns], json.dumps(releases)],
-        )
+        for part, (rate, multiplier, count) in enumerate(plan.parts(phase)):
+            columns = tuple(json.dumps(column[first].tolist()) for column in (rate, multiplier))
+            if columns not in known:
+                known[columns] = len(known)
+                db.execute("INSERT INTO price VALUES (?, ?, ?, ?)", [run, known[columns], *columns])
+            asked = np.flatnonzero(count)
+            same = phase.turns is None and int(count[0])
+            releases = same or [asked.tolist(), count[asked].tolist()]
+            db.execute(
+                "INSERT INTO phase VALUES (?, ?, ?, ?, ?, ?)",
+                [run, number, part, phase.rounds, known[columns], json.dumps(releases)],
+            )
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,9 @@ class Accounts:
 
     def round_of(self, run: str, phase: int) -> Steps:
         """One more round of this phase."""
-        price, releases = self._releases(run, phase)
         account = self.of(run)
-        columns = (account.rate[price][None], account.multiplier[price][None], releases[None])
+        prices, releases = zip(*self._releases(run, phase), strict=True)
+        columns = (account.rate[list(prices)], account.multiplier[list(prices)], np.array(releases))
         return Steps(*columns, *self.kind())
 
     def steps(self, whole_plans: bool = False, more: tuple[str, int] | None = None) -> Steps:
@@ -91,8 +93,8 @@ class Accounts:
         """
         query = "SELECT number, run, phase, refused FROM round WHERE number > ? ORDER BY number"
         for number, run, phase, refused in self._read(query, [self._seen]):
-            price, releases = self._releases(run, phase, refused)
-            self.of(run).count[price] += releases
+            for price, releases in self._releases(run, phase, refused):
+                self.of(run).count[price] += releases
             self._seen = number
         none = Steps.none(len(self._place))
         rates, multipliers, counts = [none.rate], [none.multiplier], [none.count]
@@ -102,8 +104,8 @@ class Accounts:
             if whole_plans and closed is None:
                 self._add_ahead(run, count)
             if more is not None and more[0] == run:
-                price, releases = self._releases(*more)
-                count[price] += releases
+                for price, releases in self._releases(*more):
+                    count[price] += releases
             taken = count.any(axis=1)
             rates.append(account.rate[taken])
             multipliers.append(account.multiplier[taken])
@@ -115,24 +117,25 @@ class Accounts:
         """Add, to (S, N) releases by price, those of the rounds that are not on record yet."""
         ((done,),) = self._read("SELECT COUNT(*) FROM round WHERE run = ?", [run])
         for phase, rounds in self._read(
-            "SELECT phase, rounds FROM phase WHERE run = ? ORDER BY phase", [run]
+            "SELECT phase, rounds FROM phase WHERE run = ? AND part = 0 ORDER BY phase", [run]
         ):
             ahead = rounds - min(done, rounds)
             done -= rounds - ahead
             if ahead:
-                price, releases = self._releases(run, phase)
-                count[price] += ahead * releases
+                for price, releases in self._releases(run, phase):
+                    count[price] += ahead * releases
 
-    def _releases(self, run: str, phase: int, refused: str = "[]") -> tuple[int, Ints]:
-        """The price of this phase of the run, and (N,) releases at it in a round with these refusals."""
-        place = self.of(run).place
-        query = "SELECT price, releases FROM phase WHERE run = ? AND phase = ?"
-        ((price, text),) = self._read(query, [run, phase])
-        stored = json.loads(text)
-        asked, counts = (slice(None), stored) if isinstance(stored, int) else stored
-        releases = np.zeros(len(place), dtype=np.int64)
-        releases[asked] = counts
-        releases[json.loads(refused)] = 0
-        found = np.zeros(len(self._place), dtype=np.int64)
-        found[place[place >= 0]] = releases[place >= 0]
-        return price, found
+    def _releases(self, run: str, phase: int, refused: str = "[]") -> list[tuple[int, Ints]]:
+        """Of each part of a phase its price, and (N,) releases at it in a round with these refusals."""
+        place, found = self.of(run).place, []
+        query = "SELECT price, releases FROM phase WHERE run = ? AND phase = ? ORDER BY part"
+        for price, text in self._read(query, [run, phase]):
+            stored = json.loads(text)
+            asked, counts = (slice(None), stored) if isinstance(stored, int) else stored
+            releases = np.zeros(len(place), dtype=np.int64)
+            releases[asked] = counts
+            releases[json.loads(refused)] = 0
+            mine = np.zeros(len(self._place), dtype=np.int64)
+            mine[place[place >= 0]] = releases[place >= 0]
+            found.append((price, mine))
+        return found

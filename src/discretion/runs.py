@@ -346,7 +346,7 @@ def _local_clients(config: Config, dataset: Dataset, partition: Partition) -> "L
 
 def _write_checkpoint(folder: RunFolder, state: State) -> None:
     tensors = {"model": state.model, "velocity": state.velocity, "round": np.array([state.round])}
-    tensors["scale"] = np.array([state.scale])
+    tensors |= {"step": state.step, "memory": state.memory, "scale": np.array([state.scale])}
     _write_safely(folder.checkpoint, safetensors.numpy.save(tensors))
 
 
@@ -354,7 +354,8 @@ def _read_checkpoint(folder: RunFolder) -> State | None:
     if not folder.checkpoint.exists():
         return None
     tensors = safetensors.numpy.load_file(folder.checkpoint)
-    return State(int(tensors["round"][0]), tensors["model"], tensors["velocity"], float(tensors["scale"][0]))
+    done, scale = int(tensors.pop("round")[0]), float(tensors.pop("scale")[0])
+    return State(round=done, scale=scale, **tensors)
 
 
 def _write_safely(path: Path, content: bytes) -> None:

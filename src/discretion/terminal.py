@@ -84,7 +84,10 @@ def certificate_table(plan: Plan, population: Population, certificate: Certifica
 
 def statement(certificate: Certificate) -> str:
     if certificate.promises_nothing:
-        return "No privacy: this plan protects nobody from anybody."
+        raw = (
+            f": who trains depends on {certificate.reads}, read raw" if certificate.reads != "nothing" else ""
+        )
+        return f"No privacy: this plan protects nobody from anybody{raw}."
     unit = "one client's whole data" if certificate.unit == "client" else "each record of a client"
     who = {
         "public": "from whoever sees the released models, but neither from other clients nor from the server",
@@ -95,8 +98,17 @@ def statement(certificate: Certificate) -> str:
     server = "" if certificate.promise == "server" else f" Against the server epsilon is {epsilon(at_most)}."
     return (
         f"Protects {unit} ({certificate.adjacency.replace('_', '/')}) {who}.{server} "
-        f"Counted by {certificate.accountant}."
+        f"Counted by {certificate.accountant}.{_warning(certificate)}"
     )
+
+
+def _warning(certificate: Certificate) -> str:
+    """What the paper's own formula is worth, where that was asked for."""
+    if certificate.accounting != "paper":
+        return ""
+    if len(certificate.overspent):
+        return " [bold red]Paper mode: not the stated guarantee.[/]"
+    return " Paper mode: noise by the paper's own formula; the true epsilon is within every budget."
 
 
 def certificate_record(plan: Plan, certificate: Certificate) -> dict[str, Any]:
@@ -110,6 +122,8 @@ def certificate_record(plan: Plan, certificate: Certificate) -> dict[str, Any]:
         "adjacency": certificate.adjacency,
         "accountant": certificate.accountant,
         "promise": certificate.promise,
+        "accounting": certificate.accounting,
+        "reads": certificate.reads,
         "colluding": certificate.colluding,
         "noise": certificate.noise,
         "largest_epsilon_against": {who: float(e.max()) for who, e in certificate.epsilon.items()},

@@ -16,6 +16,7 @@ from discretion.grid import Grid, to_grid
 from discretion.ledger import Ledger
 from discretion.noise import Cryptographic, Seeded, Source
 from discretion.phase import Phase
+from discretion.pick import Reading
 from discretion.plan import Plan
 from discretion.population import Floats, Ints
 from discretion.streams import Purpose, run_stream
@@ -65,6 +66,9 @@ class Clients(Protocol):
 
     def updates(self, order: Order) -> Iterator[Updates]: ...
 
+    def statistics(self, order: Order, reading: Reading) -> Floats:
+        """(k, m) what the rule reads of each client asked: a sum over its records, each bounded."""
+
 
 @dataclass(frozen=True)
 class Server:
@@ -84,11 +88,14 @@ class State:
     round: int  # rounds done
     model: Vector
     velocity: Vector
+    step: Vector  # the last one, before momentum
+    memory: Matrix  # (W, d) earlier noisy sums that later steps look back on
     scale: float = 1.0  # of clips and noise, where they follow a quantile
 
     @classmethod
     def start(cls, model: Vector) -> "State":
-        return cls(0, model, np.zeros_like(model))
+        nothing = np.zeros_like(model)
+        return cls(0, model, nothing, nothing, np.zeros((0, len(model)), np.float32))
 
 
 def train(
@@ -136,7 +143,16 @@ def train(
             ledger.commit(run, number)
     while state.round < plan.rounds:
         willing = ledger.reserve(run, state.round + 1)
-        state = next_state(plan, clients, state, run=run, seed=seed, server=server, willing=willing)
+        state = next_state(
+            plan,
+            clients,
+            state,
+            run=run,
+            seed=seed,
+            server=server,
+            willing=willing,
+            size=ledger.population.size,
+        )
         yield state
         ledger.commit(run, state.round)
     ledger.finish(run)
@@ -158,8 +174,12 @@ def next_state(
     seed: int | None,
     server: Server = PLAIN,
     willing: NDArray[np.bool_] | None = None,
+    size: Ints | None = None,
 ) -> State:
-    """One round. Who is not `willing` is not asked; the divisor and the noise stay as they are."""
+    """One round. Who is not `willing` is not asked; the divisor and the noise stay as they are.
+
+    `size` is each client's public number of records, which rules that read data need.
+    """
     number = state.round + 1
     phase = plan.phases[plan.phase_of(number)]
 
@@ -168,7 +188,12 @@ def next_state(
             return Cryptographic()
         return Seeded(run_stream(seed, purpose, run, plan.digest(), number, *counter))
 
-    asked, turn = select(phase, source(Purpose.COINS), willing)
+    asked, turn = select(phase, source(Purpose.COINS), willing, plan.sampling == "fixed_size")
+    counts = np.ones(len(asked))  # how much each update counts
+    if plan.reading is not None and phase.read is not None:
+        order = Order(number, 0, state.model, asked, turn)
+        records = np.ones(len(phase.rate), dtype=np.int64) if size is None else size
+        asked, turn, counts = picked(plan.reading, phase.read, clients, order, records, source)
     noisy = None
     if phase.batch is not None:
         noisy = NoisySteps(
@@ -181,18 +206,56 @@ def next_state(
         )
     key = int(source(Purpose.BATCHES).words(1)[0])
     updates = clients.updates(Order(number, key, state.model, asked, turn, noisy))
-    step, scale = release(plan, phase, state, asked, updates, lambda pool: source(Purpose.NOISE, pool))
+    count = np.zeros(len(phase.rate))
+    count[asked] = counts
+    sums, scale = release(plan, phase, state, asked, count, updates, lambda pool: source(Purpose.NOISE, pool))
+    weight = np.ones(1) if phase.own_pools else phase.weight
+    last, memory = (x.astype(np.float64) for x in (state.step, state.memory))
+    step, memory = plan.combine.step(sums, weight, last, memory)
     velocity = (server.momentum * state.velocity + step).astype(np.float32)
     model = (state.model + server.learning_rate * velocity).astype(np.float32)
-    return State(number, model, velocity, scale)
+    return State(number, model, velocity, step.astype(np.float32), memory.astype(np.float32), scale)
 
 
-def select(phase: Phase, source: Source, willing: NDArray[np.bool_] | None = None) -> tuple[Ints, Ints]:
+def picked(
+    reading: Reading,
+    read: Floats,
+    clients: Clients,
+    order: Order,
+    size: Ints,
+    source: Callable[..., Source],
+) -> tuple[Ints, Ints, Floats]:
+    """(k,) who of those asked trains, which time it is, and how much each counts.
+
+    Guarantees:
+        Nothing of the clients' data decides but their statistics with the noise that they pay for.
+    """
+    statistic = clients.statistics(order, reading)
+    for i, client in enumerate(order.clients.tolist()):
+        if read[client] > 0:
+            std = float(read[client]) * reading.sensitivity
+            statistic[i] += source(Purpose.STATISTICS, client).gaussian(statistic.shape[1], std)
+    mean = statistic / (reading.bound * size[order.clients, None])
+    chosen, counts = reading.pick(mean, source(Purpose.COINS, 1).uniform(len(mean)))
+    return order.clients[chosen], order.turn[chosen], counts
+
+
+def select(
+    phase: Phase, source: Source, willing: NDArray[np.bool_] | None = None, fixed_size: bool = False
+) -> tuple[Ints, Ints]:
     """(k,) who is asked in a round and (k,) which time: by public turns, or by an independent coin for each
-    client, of the probability that is accounted for."""
+    client, of the probability that is accounted for; or as many of each pool as the mean would be."""
     turns = phase.turns
     if turns is None:
-        turns = (source.uniform(len(phase.rate)) < phase.rate).astype(np.int64)
+        coins = source.uniform(len(phase.rate))
+        if fixed_size:
+            rank = np.lexsort([coins, phase.pool])
+            start = np.searchsorted(phase.pool[rank], phase.pool[rank])
+            drawn = np.round(np.bincount(phase.pool, phase.rate))[phase.pool[rank]]
+            turns = np.zeros(len(coins), dtype=np.int64)
+            turns[rank] = np.arange(len(coins)) - start < drawn
+        else:
+            turns = (coins < phase.rate).astype(np.int64)
     if willing is not None:
         turns = np.where(willing, turns, 0)
     asked = np.repeat(np.arange(len(turns)), turns)
@@ -205,26 +268,28 @@ def release(
     phase: Phase,
     state: State,
     asked: Ints,
+    count: Floats,
     updates: Iterator[Updates],
     source: Callable[[int], Source],
 ) -> tuple[Floats, float]:
-    """(d,) how far a round moves the model, and the scale of later clips: nothing else leaves a round.
+    """(P, d) the pools' noisy sums, and the scale of later clips: nothing else leaves a round.
+
+    (N,) `count` is how much each client's updates count, where each has a pool of its own.
 
     Guarantees:
         Each pool's sum of clipped updates gets noise of the planned standard deviation, whoever took part.
         Pools in which nobody can take part release nothing.
-        Where each client has a pool of its own, only the weighted sum of the pools is made, with the noise
-        that all of theirs add up to.
+        Where each client has a pool of its own, only the weighted sum of the pools is made, (1, d), with the
+        noise that all of theirs add up to.
         Each update moves the sum of the bits by 1/2, and their noise grows with the turns as the sums' does.
     """
     size = len(state.model)
-    sums, within = clipped_sums(plan, phase, state.scale, updates, asked, size)
+    sums, within = clipped_sums(plan, phase, state.scale, updates, asked, count, size)
     # (P,) releases of each pool in this round: a public number
-    counts = phase.turns if phase.turns is not None and phase.own_pools else phase.open_pools
-    noise = phase.noise * np.sqrt(counts) * state.scale
-    weight = phase.weight
+    releases = phase.turns if phase.turns is not None and phase.own_pools else phase.open_pools
+    noise = phase.noise * np.sqrt(releases) * state.scale
     if phase.own_pools:
-        noise, weight = np.sqrt(np.square(weight * noise).sum(keepdims=True)), np.ones(1)
+        noise = np.sqrt(np.square(phase.weight * noise).sum(keepdims=True))
     if plan.noise_at != "steps":  # there every step was noisy
         for pool in np.flatnonzero(noise > 0):
             sums[pool] += _noise(source(int(pool)), size, float(noise[pool]), plan.grid)
@@ -235,7 +300,7 @@ def release(
         bits = within - len(asked) / 2 + source(len(phase.noise)).gaussian(1, std)[0]
         share = bits / max(phase.expected.sum(), 1.0) + 0.5
         scale = rescaled(scale, -quantile.learning_rate * (share - quantile.target))
-    return weight @ sums, scale
+    return sums, scale
 
 
 def rescaled(scale: float, power: float) -> float:
@@ -251,7 +316,13 @@ def _noise(source: Source, size: int, std: float, grid: Grid | None) -> Floats:
 
 
 def clipped_sums(
-    plan: Plan, phase: Phase, scale: float, updates: Iterator[Updates], asked: Ints, size: int
+    plan: Plan,
+    phase: Phase,
+    scale: float,
+    updates: Iterator[Updates],
+    asked: Ints,
+    count: Floats,
+    size: int,
 ) -> tuple[Floats, int]:
     """(P, d) the sum of the clipped updates of each pool, and how many updates were within their clips.
 
@@ -283,7 +354,7 @@ def clipped_sums(
             whole = to_grid(factor * change, clip, plan.grid.step)
             change, factor = plan.grid.step * whole, np.ones_like(factor)  # float64: their sums are exact
         if own:
-            add_layers(sums[0], phase.weight[who], change, factor, layers)
+            add_layers(sums[0], phase.weight[who] * count[who], change, factor, layers)
         else:
             for pool in np.unique(phase.pool[who]):
                 add_layers(sums[pool], phase.pool[who] == pool, change, factor, layers)

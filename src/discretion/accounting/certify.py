@@ -66,6 +66,8 @@ class Certificate:
     promise: Adversary  # the budget holds against this adversary and those before it
     colluding: int
     noise: str  # where the random numbers come from, and what is proved of them
+    accounting: str  # paper: noise by a paper's own formula, which need not give what budgets ask
+    reads: str  # what of the clients' data decides who trains
     rounds: int
     accountant: str
     clients: tuple[str, ...]
@@ -105,7 +107,8 @@ class Certificate:
                 "the plan was changed after it was certified. Plan again, or put it back."
             )
         over = self.overspent
-        if len(over) == 0 or (self.promises_nothing and accept_no_privacy):
+        accepted = accept_no_privacy and (self.promises_nothing or plan.accounting == "paper")
+        if len(over) == 0 or accepted:
             return
         if self.promises_nothing:
             raise BudgetError(
@@ -128,6 +131,8 @@ class Certificate:
                 "promise": self.promise,
                 "colluding": self.colluding,
                 "noise": self.noise,
+                "accounting": self.accounting,
+                "reads": self.reads,
                 "rounds": self.rounds,
                 "accountant": self.accountant,
                 "against": dict(self.against),
@@ -173,6 +178,8 @@ class Certificate:
             promise=record.promise,
             colluding=record.colluding,
             noise=record.noise,
+            accounting=record.accounting,
+            reads=record.reads,
             rounds=record.rounds,
             accountant=record.accountant,
             clients=tuple(record.clients),
@@ -204,6 +211,8 @@ class CertificateRecord(Record):
     promise: Adversary
     colluding: int
     noise: str
+    accounting: str
+    reads: str
     rounds: int
     accountant: str
     against: dict[str, str]
@@ -229,6 +238,10 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
             f"{len(plan.clients)} in the plan, {len(population)} in the population"
         )
     charged = spent(plan, population.delta, accountant=accountant)
+    epsilon = {name: accountant.epsilon(plan.steps(against=name), population.delta) for name in ADVERSARIES}
+    if plan.sampling == "fixed_size":
+        most = _fixed_size(plan, population.delta)
+        charged, epsilon = np.minimum(charged, most), {k: np.minimum(e, most) for k, e in epsilon.items()}
     return Certificate(
         plan=plan.digest(),
         population=population.digest(),
@@ -239,17 +252,29 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
         promise=plan.promise,
         colluding=plan.colluding,
         noise=f"{NOISE_FROM[plan.randomness]}. {_proved(plan)}",
+        accounting=plan.accounting,
+        reads=plan.reads,
         rounds=plan.rounds,
         accountant=accountant.name,
         clients=plan.clients,
         budget=population.epsilon,
         delta=population.delta,
         spent=charged,
-        epsilon={
-            name: accountant.epsilon(plan.steps(against=name), population.delta) for name in ADVERSARIES
-        },
+        epsilon=epsilon,
         spending=_spending(plan, population, charged, accountant),
     )
+
+
+def _fixed_size(plan: Plan, delta: Floats) -> Floats:
+    """(N,) epsilon where a fixed number is drawn, in plans of one phase; see `papers.fixed_size`."""
+    from discretion.accounting.papers import fixed_size
+
+    if len(plan.phases) > 1:
+        return np.full(len(delta), np.inf)
+    (phase,) = plan.phases
+    multiplier = 2 * plan.release(phase)[1]  # there the two clips are in
+    columns, where = np.unique(np.stack([phase.rate, multiplier, delta]), axis=1, return_inverse=True)
+    return fixed_size.at_most(columns[0], columns[1], plan.rounds, columns[2])[where.reshape(-1)]
 
 
 def _proved(plan: Plan) -> str:
@@ -263,6 +288,7 @@ def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: A
     worst = worst_of(member, share_of(epsilon, population.epsilon))
     points = np.unique(np.linspace(1, plan.rounds, min(plan.rounds, MOST_POINTS)).round()).astype(int)
     curve = [accountant.epsilon(plan.steps(int(t)).of(worst), population.delta[worst]) for t in points]
+    curve = list(np.maximum.accumulate(curve))  # an upper bound on later epsilons is one on earlier ones
     return Spending(
         rounds=(0, *points.tolist()),
         classes=names,

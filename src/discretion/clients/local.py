@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from discretion.pick import Reading
 from discretion.population import Ints
 from discretion.streams import shuffle_keys
 from discretion.tasks import models
@@ -80,6 +81,33 @@ class LocalClients:
         for start in range(0, len(by_size), self._together):
             part = by_size[start : start + self._together]
             yield Updates(order.clients[part], self._train(order, order.clients[part], order.turn[part]))
+
+    def statistics(self, order: Order, reading: Reading) -> np.ndarray:
+        """(k, m) what a rule reads of each client asked, a sum over its records; not finite counts as 0."""
+        rows = [self._statistic(order.model, self._partition.of(client), reading) for client in order.clients]
+        return np.nan_to_num(np.array(rows, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _statistic(self, model: Vector, records: Ints, reading: Reading) -> list[float]:
+        bound = reading.bound
+        if reading.rule == "class_balance":
+            labels = self._labels[torch.from_numpy(records)]
+            return torch.bincount(labels, minlength=self._dataset.classes).tolist()
+        if reading.rule == "largest_loss":
+            inputs, labels = (x[torch.from_numpy(records)] for x in (self._inputs, self._labels))
+            with torch.no_grad():
+                logits = functional_call(
+                    self._model, models.unflatten(model, self._model), (self._ready(inputs),)
+                )
+                each = functional.cross_entropy(logits, labels, reduction="none")
+            return [float(torch.nan_to_num(each, nan=bound).clamp(max=bound).sum())]
+        total, squares = np.zeros(len(model)), 0.0
+        for part in self._gradients(model, records):
+            norm = np.linalg.norm(part.astype(np.float64), axis=1)
+            factor = np.where(np.isfinite(norm), np.minimum(1.0, bound / np.maximum(norm, 1e-30)), 0.0)
+            total += np.where(factor > 0, factor, 0.0) @ np.nan_to_num(part)
+            squares += float(np.square(np.where(factor > 0, factor * norm, 0.0)).sum())
+        length = float(np.linalg.norm(total))
+        return [length] if reading.rule == "norm" else [length, squares / bound]
 
     def evaluate(self, model: Vector) -> Quality:
         """On the test records."""

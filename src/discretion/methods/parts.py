@@ -62,7 +62,7 @@ def _nodes(epsilon: Floats, mine: Ints) -> Ints:
         return distinct
     log = np.log(epsilon[distinct])
     places = np.searchsorted(log, np.linspace(log[0], log[-1], NODES)[1:-1])
-    return distinct[np.unique([0, *places.tolist(), len(distinct) - 1])]
+    return np.asarray(distinct[np.unique([0, *places.tolist(), len(distinct) - 1])])
 
 
 def cohort_of(population: Population, rate: float) -> int:
