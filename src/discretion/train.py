@@ -259,7 +259,7 @@ def clipped_sums(
 
     Guarantees:
         A client enters as often as it was asked at most, and with updates no longer than its clip.
-        An update with a number that is not finite counts as zero.
+        An update with a number that is not finite, or so long that float32 cannot shorten it, counts as zero.
     """
     own, layers = phase.own_pools, layers_of(plan.clipping.layers, size)
     sums = np.zeros((1 if own else len(phase.noise), size))
