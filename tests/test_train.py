@@ -522,6 +522,15 @@ def test_updates_are_rounded_to_the_grid_one_by_one_and_summed_exactly() -> None
     assert np.linalg.norm(sums - one) <= plan.sensitivity(phase)[1]
 
 
+def test_a_grid_of_another_model_is_refused() -> None:
+    """Its clients were charged for the rounding of fewer coordinates."""
+    phase = Phase.one_pool(1, np.ones(2), np.ones(2), 1.0)
+    plan, clients = plan_of(phase).on_grid(2.0**-4, 3), Fixed(np.zeros((2, 4)))
+    with pytest.raises(PlanError, match="grid is of 3 parameters, the model has 4"):
+        next_state(plan, clients, State.start(np.zeros(4, np.float32)), run="r", seed=1)
+    assert clients.asked == []
+
+
 # steps of plans for records
 
 

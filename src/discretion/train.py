@@ -330,8 +330,10 @@ def clipped_sums(
 
     Guarantees:
         A client enters as often as it was asked at most, and with updates no longer than its clip.
-        An update with a number that is not finite counts as zero.
+        An update with a number that is not finite, or so long that float32 cannot shorten it, counts as zero.
     """
+    if plan.grid is not None and plan.grid.size != size:  # rounding more coordinates would cost more
+        raise PlanError(f"the plan's grid is of {plan.grid.size} parameters, the model has {size}")
     own, layers = phase.own_pools, layers_of(plan.clipping.layers, size)
     sums = np.zeros((1 if own else len(phase.noise), size))
     waiting = np.bincount(asked, minlength=len(phase.rate))
