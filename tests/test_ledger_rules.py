@@ -199,6 +199,19 @@ def test_a_reservation_that_is_repeated_gives_the_same_answer_also_after_a_chang
         assert run[:7] == ("a", "made", 2, 5, 2, 1, 2) and not run.unprotected and run.closed is None
 
 
+def test_the_filter_looks_at_the_orders_it_began_with_whatever_the_budget_becomes(path: Path) -> None:
+    """Orders that were chosen again, after releases, would be no filter."""
+    population = people(1.0)
+    with Ledger(path, population, "adaptive") as ledger:
+        ledger.admit("a", gaussian(population, 5, 10.0))
+        do(ledger, "a", 1, 2)
+        spent = ledger.spent()
+        ledger.change_budget("c0", 20.0)
+    for budget in (1.0, 21.0):
+        with Ledger(path, people(budget), "adaptive") as ledger:
+            np.testing.assert_array_equal(ledger.spent(), spent)
+
+
 # what is not private
 
 
@@ -277,13 +290,14 @@ def test_a_withdrawal_is_heeded_from_exactly_the_round_that_would_pass_it(path: 
 
 def test_who_withdrew_may_still_do_what_costs_nothing(path: Path) -> None:
     population = people(2.0, 2.0)
-    first = Phase.one_pool(1, np.ones(2), np.ones(2), 5.0)
+    first = Phase.one_pool(2, np.ones(2), np.ones(2), 5.0)
     later = Phase.one_pool(2, np.array([1.0, 0.0]), np.ones(2), 5.0)
     with Ledger(path, population) as ledger:
         ledger.admit("a", Plan("made", population.client, (first, later)))
+        do(ledger, "a", 1)
         ledger.change_budget("c1", -2.0)
-        assert do(ledger, "a", 1, 2, 3) == [[True, False], [True, True], [True, True]]
-        assert ledger.spent()[1] == 0
+        assert do(ledger, "a", 2, 3, 4) == [[True, False], [True, True], [True, True]]
+        assert ledger.spent()[1] == cost("planned", [(1.0, 5.0, 1)], 2.0) > ledger.budget[1] == 0
 
 
 def test_a_top_up_that_was_promised_to_another_run_does_not_undo_a_withdrawal(path: Path) -> None:
@@ -402,6 +416,15 @@ def test_a_file_that_goes_away_is_a_ledger_error(path: Path) -> None:
         ledger._db.execute("DROP TABLE round")
         with pytest.raises(LedgerError, match="cannot be used now"):
             ledger.states("a")
+
+
+def test_a_transaction_that_sqlite_ended_by_itself_is_not_ended_again(path: Path) -> None:
+    """As when a disk is full."""
+    with Ledger(path, people(4.0)) as ledger:
+        with pytest.raises(LedgerError, match="disk is full"), ledger._transaction():
+            ledger._db.execute("ROLLBACK")
+            raise sqlite3.OperationalError("disk is full")
+        ledger.change_budget("c0", 1.0)
 
 
 # anything that may happen
