@@ -1,6 +1,6 @@
 """How long the tight accountant takes: for plans that change every round, and for many different clients.
 
-Run: python benchmarks/certify.py --rounds 1000 --classes 100 --points 25 --clients 10000
+Run: python benchmarks/certify.py --rounds 1000 --classes 100 --clients 10000
 """
 
 import argparse
@@ -10,20 +10,25 @@ from collections.abc import Callable
 
 import numpy as np
 
+from discretion.accounting import certify
 from discretion.accounting.pld import Pld
-from discretion.population import Floats
+from discretion.phase import Phase
+from discretion.plan import Plan
+from discretion.population import Floats, Population
 from discretion.steps import Steps
 
 DELTA = 1e-5
 
 
-def changing(rounds: int, classes: int) -> Steps:
+def varying_plan(rounds: int, classes: int) -> tuple[Plan, Population]:
     """A plan in which no two rounds or classes are alike: rates 0.02 to 0.1, multipliers 0.8 to 6."""
     when, kind = np.arange(rounds)[:, None] / rounds, np.arange(classes)[None] / classes
     rate = 0.06 + 0.04 * np.sin(7 * when + 6.3 * kind)
     least, most = 0.8 + 3.7 * kind, 2 + 4 * kind  # from noisy to noisier
     multiplier = least + (most - least) * (0.5 + 0.5 * np.cos(5 * when + 3 * kind))
-    return Steps(rate, multiplier, np.ones(rounds, dtype=np.int64))
+    population = Population.of(np.linspace(1.0, 10.0, classes), DELTA)
+    phases = [Phase.one_pool(1, q, 1 / s, 1.0) for q, s in zip(rate, multiplier, strict=True)]
+    return Plan("varying", population.client, tuple(phases)), population
 
 
 def constant(clients: int, seed: int) -> Steps:
@@ -48,24 +53,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--classes", type=int, default=100)
-    parser.add_argument("--curves", type=int, default=8, help="clients whose spending curve is computed")
-    parser.add_argument("--points", type=int, default=25, help="of each curve")
     parser.add_argument("--clients", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     Pld().epsilon(Steps.same(np.array([0.5]), np.array([1.0]), 10), np.array([DELTA]))  # loads libraries
 
-    steps, delta = changing(given.rounds, given.classes), np.full(given.classes, DELTA)
-    found = timed(
-        f"{given.classes} classes, {given.rounds} different rounds", lambda: Pld().epsilon(steps, delta)
+    plan, population = varying_plan(given.rounds, given.classes)
+    timed(
+        f"certificate of {given.rounds} different rounds for {given.classes} budget classes, curves included",
+        lambda: certify(plan, population).spent,
     )
-    some = np.linspace(0, given.classes - 1, min(given.curves, given.classes)).astype(np.int64)
-    at = np.unique(np.linspace(0, given.rounds, given.points + 1).astype(np.int64))[1:]
-    curve = timed(
-        f"spending curves of {len(some)} of them at {len(at)} points",
-        lambda: Pld().curve(steps.of(some), delta[some], at),
-    )
-    print(f"  their ends differ from the epsilons above by {np.abs(curve[:, -1] - found[some]).max():.1e}")
     many = constant(given.clients, given.seed)
     timed(
         f"{given.clients} clients with constant steps",

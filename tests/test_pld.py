@@ -426,33 +426,6 @@ def test_frequencies_that_are_left_out_are_negligible_and_the_others_right() -> 
     assert product[heard:].max() <= losses.NEGLIGIBLE
 
 
-def test_a_curve_is_the_epsilon_of_each_beginning() -> None:
-    steps, delta = changing(40, 3), np.array([1e-5, 1e-6, 1e-5])
-    at = np.array([0, 1, 5, 6, 40, 79, 200])  # there are 79 single steps
-    found = Pld().curve(steps, delta, at)
-    assert found.shape == (3, 7)
-    assert (np.diff(found, axis=1) >= 0).all() and (found[:, 0] == 0).all()
-    for i, t in enumerate(at):
-        taken = np.repeat(np.arange(40), steps.count[:, 0])[:t]
-        begun = Steps(steps.rate[taken], steps.multiplier[taken], np.ones(len(taken), dtype=np.int64))
-        exact = Pld().epsilon(begun, delta)
-        assert (found[:, i] >= exact).all()
-        np.testing.assert_allclose(found[:, i], exact, rtol=1e-3)
-    assert (found[:, -1] == Pld().epsilon(steps, delta)).all()
-
-
-@pytest.mark.parametrize("at", [[-1, 3], [5, 2]])
-def test_points_of_a_curve_are_in_order(at: list[int]) -> None:
-    with pytest.raises(PlanError, match="increasing"):
-        Pld().curve(changing(3, 1), np.array([1e-5]), np.array(at))
-
-
-def test_a_curve_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where a later bound is the tighter one."""
-    monkeypatch.setattr(Pld, "epsilon", lambda self, steps, delta: np.array([1.0, 3.0, 2.0, 4.0]))
-    assert Pld().curve(changing(4, 1), np.array([1e-5]), np.arange(4)).tolist() == [[1.0, 3.0, 3.0, 4.0]]
-
-
 @pytest.mark.parametrize(
     ("second", "expected"), [(150.0, 150.0), (1e9, None), (math.nan, None), (math.inf, None), (None, None)]
 )

@@ -392,7 +392,8 @@ def one_release(
     (phase,), size = plan.phases, rows.shape[1]
     state = replace(State.start(np.zeros(size, np.float32)), scale=scale)
     updates = iter([Updates(asked, rows[asked].astype(np.float32))])
-    return release(plan, phase, state, asked, updates, lambda pool: seeded(round_, pool))
+    sums, scale = release(plan, phase, state, asked, updates, lambda pool: seeded(round_, pool))
+    return (np.ones(1) if phase.own_pools else phase.weight) @ sums, scale
 
 
 def quantile_plan(clients: int, quantile: Quantile, noise: float = 0.0) -> Plan:

@@ -101,8 +101,12 @@ class Plan:
                 and self.grid is None
                 and all(all_hold(phase.releases <= 1) for phase in self.phases)
             ),
-            "a grid is for sums of whole updates, flatly clipped": self.grid is None
-            or not (self.clipping.layers or any(phase.own_pools for phase in self.phases)),
+            "a grid is for sums of whole updates, flatly clipped, whose noise the server draws": self.grid
+            is None
+            or (
+                self.noise_at == "server"
+                and not (self.clipping.layers or any(phase.own_pools for phase in self.phases))
+            ),
             "who trains is picked by reading data exactly where phases have noise for that, and steps are "
             "noisy": all((phase.read is not None) == (self.reading is not None) for phase in self.phases)
             and (self.reading is None or self.noise_at == "steps"),

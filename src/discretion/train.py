@@ -208,7 +208,7 @@ def next_state(
     updates = clients.updates(Order(number, key, state.model, asked, turn, noisy))
     count = np.zeros(len(phase.rate))
     count[asked] = counts
-    sums, scale = release(plan, phase, state, asked, count, updates, lambda pool: source(Purpose.NOISE, pool))
+    sums, scale = release(plan, phase, state, asked, updates, lambda pool: source(Purpose.NOISE, pool), count)
     weight = np.ones(1) if phase.own_pools else phase.weight
     last, memory = (x.astype(np.float64) for x in (state.step, state.memory))
     step, memory = plan.combine.step(sums, weight, last, memory)
@@ -268,13 +268,13 @@ def release(
     phase: Phase,
     state: State,
     asked: Ints,
-    count: Floats,
     updates: Iterator[Updates],
     source: Callable[[int], Source],
+    count: Floats | None = None,
 ) -> tuple[Floats, float]:
     """(P, d) the pools' noisy sums, and the scale of later clips: nothing else leaves a round.
 
-    (N,) `count` is how much each client's updates count, where each has a pool of its own.
+    (N,) `count` is how much each client's updates count, where each has a pool of its own; else 1.
 
     Guarantees:
         Each pool's sum of clipped updates gets noise of the planned standard deviation, whoever took part.
@@ -284,7 +284,7 @@ def release(
         Each update moves the sum of the bits by 1/2, and their noise grows with the turns as the sums' does.
     """
     size = len(state.model)
-    sums, within = clipped_sums(plan, phase, state.scale, updates, asked, count, size)
+    sums, within = clipped_sums(plan, phase, state.scale, updates, asked, size, count)
     # (P,) releases of each pool in this round: a public number
     releases = phase.turns if phase.turns is not None and phase.own_pools else phase.open_pools
     noise = phase.noise * np.sqrt(releases) * state.scale
@@ -321,8 +321,8 @@ def clipped_sums(
     scale: float,
     updates: Iterator[Updates],
     asked: Ints,
-    count: Floats,
     size: int,
+    count: Floats | None = None,
 ) -> tuple[Floats, int]:
     """(P, d) the sum of the clipped updates of each pool, and how many updates were within their clips.
 
@@ -356,7 +356,8 @@ def clipped_sums(
             whole = to_grid(factor * change, clip, plan.grid.step)
             change, factor = plan.grid.step * whole, np.ones_like(factor)  # float64: their sums are exact
         if own:
-            add_layers(sums[0], phase.weight[who] * count[who], change, factor, layers)
+            share = phase.weight[who] if count is None else phase.weight[who] * count[who]
+            add_layers(sums[0], share, change, factor, layers)
         else:
             for pool in np.unique(phase.pool[who]):
                 add_layers(sums[pool], phase.pool[who] == pool, change, factor, layers)

@@ -21,10 +21,6 @@ NOISE_FROM: dict[Randomness, str] = {
     "cryptographic": "deployment: ChaCha20, keyed anew by the operating system for each block, and not kept",
 }
 ON_A_GRID = "Gaussian rounded to a grid, drawn exactly; every accountant of the Gaussian holds"
-SHARES_ON_A_GRID = (
-    "Gaussian rounded to a grid, drawn exactly; where each client rounds its own share, that their sum is as "
-    "good as one rounded Gaussian is not proved"
-)
 FLOATING = "Gaussian in floating point; what the last bits of a float tell (Mironov 2012) is not proved"
 
 
@@ -251,7 +247,7 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
         noise_at=plan.noise_at,
         promise=plan.promise,
         colluding=plan.colluding,
-        noise=f"{NOISE_FROM[plan.randomness]}. {_proved(plan)}",
+        noise=f"{NOISE_FROM[plan.randomness]}. {ON_A_GRID if plan.grid else FLOATING}",
         accounting=plan.accounting,
         reads=plan.reads,
         rounds=plan.rounds,
@@ -275,12 +271,6 @@ def _fixed_size(plan: Plan, delta: Floats) -> Floats:
     multiplier = 2 * plan.release(phase)[1]  # there the two clips are in
     columns, where = np.unique(np.stack([phase.rate, multiplier, delta]), axis=1, return_inverse=True)
     return fixed_size.at_most(columns[0], columns[1], plan.rounds, columns[2])[where.reshape(-1)]
-
-
-def _proved(plan: Plan) -> str:
-    if plan.grid is None:
-        return FLOATING
-    return ON_A_GRID if plan.noise_at == "server" else SHARES_ON_A_GRID
 
 
 def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: Accountant) -> Spending:

@@ -65,24 +65,6 @@ class Pld:
         """(N,) whether that epsilon is close to the true one; if not, it is only known not to be less."""
         return np.asarray(_answers(steps, delta)[1] == 1)
 
-    def curve(self, steps: Steps, delta: Floats, at: Ints) -> Floats:
-        """(N, len(at)) an upper bound on the epsilon after each client's first `at` single steps.
-
-        A row of `steps` is as many single steps as its count says, one after the other.
-
-        Guarantees:
-            At each point at least the epsilon of the steps up to there, and never falling.
-        """
-        if not ((at >= 0).all() and (np.diff(at) >= 0).all()):
-            raise PlanError("the points of a curve are numbers of steps, at least 0, in increasing order")
-        before = np.cumsum(steps.count, axis=0) - steps.count
-        count = np.clip(np.asarray(at) - before[..., None], 0, steps.count[..., None])  # (S, N, A)
-        length, clients, points = count.shape
-        rate, multiplier = (np.repeat(x, points, axis=1) for x in (steps.rate, steps.multiplier))
-        prefixes = Steps(rate, multiplier, count.reshape(length, -1), steps.unit, steps.adjacency)
-        spent = self.epsilon(prefixes, np.repeat(delta, points)).reshape(clients, points)
-        return np.maximum.accumulate(spent, axis=1)
-
 
 _known: dict[bytes, tuple[float, float]] = {}  # steps and delta: epsilon, and 1 where it is tight
 

@@ -37,7 +37,7 @@ def noise_multiplier(
         The accountant's epsilon at the result is at most the budget, and at least 0.9995 of it
         wherever that takes a multiplier between 0.05 and a million. An infinite budget, and a client
         that spends nothing (rate 0 or no rounds), gets 0.05.
-        From 3000 different clients on, most are read off: they spend about 0.9975 of the budget, which is
+        From 3000 different clients on, most are read off: they spend about 0.997 of the budget, which is
         verified on a sample only.
     """
     (epsilon, delta, rate, count), where = _distinct(epsilon, delta, rate, _whole(rounds))
