@@ -214,7 +214,7 @@ def test_true_delta_at_our_epsilon_is_at_most_delta_and_little_less() -> None:
     "steps",
     [
         [(0.1, 1.5, 20), (0.03, 0.9, 50), (0.5, 6.0, 10)],
-        [(0.02 + 0.001 * i, 0.7 + 0.05 * i, 1 + i % 3) for i in range(40)],
+        [(0.02 + 0.002 * i, 0.9 + 0.1 * i, 1 + i % 3) for i in range(18)],
         [(0.5, 3.0 + 0.01 * i, 1) for i in range(20)] + [(1e-4, 0.5, 700), (0.999, 9.0, 2)],
     ],
 )

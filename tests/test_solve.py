@@ -16,7 +16,7 @@ from discretion.accounting import (
     sampling_rate,
     surface,
 )
-from discretion.accounting.search import most
+from discretion.accounting.search import Found, most
 from discretion.accounting.solve import MOST_ROUNDS
 from discretion.errors import PlanError
 from discretion.steps import Steps
@@ -280,6 +280,20 @@ def test_a_crowd_by_pld() -> None:
     some = np.arange(0, 3500, 12)
     spent = Pld().epsilon(Steps.same(rate[some], multiplier[some], rounds[some]), delta[some])
     assert (spent <= epsilon[some]).all() and (spent >= 0.995 * epsilon[some]).all()
+
+
+def test_a_surface_without_curvature_is_read_off_at_once() -> None:
+    """Nobody is in doubt, so nobody but the first is solved."""
+    points = np.random.default_rng(5).uniform(-1, 1, (3000, 2))
+    budget, truth, solved = np.ones(3000), points @ np.array([0.5, -0.2]), []
+
+    def search(who: np.ndarray, guess: object, slope: object) -> Found:
+        solved.append(len(who))
+        return Found(np.exp(truth[who]), np.ones(len(who)), np.ones(len(who)))
+
+    found = surface.answers(points, budget, 1e3, search, lambda x, who: x / np.exp(truth[who]))
+    assert len(solved) == 1 and solved[0] < 2000
+    assert (found <= np.exp(truth) * (1 + 1e-9)).all() and (found >= 0.998 * np.exp(truth)).all()
 
 
 def test_interpolation_is_exact_for_polynomials_of_degree_two() -> None:

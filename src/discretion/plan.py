@@ -110,9 +110,8 @@ class Plan:
             "who trains is picked by reading data exactly where phases have noise for that, and steps are "
             "noisy": all((phase.read is not None) == (self.reading is not None) for phase in self.phases)
             and (self.reading is None or self.noise_at == "steps"),
-            "a fixed number is drawn of each pool by one rate for all its clients, without turns or batches": (
-                self.sampling != "fixed_size" or all(phase.drawn_alike for phase in self.phases)
-            ),
+            "a fixed number is drawn of each pool by one rate for all its clients, without turns or "
+            "batches": self.sampling != "fixed_size" or all(phase.drawn_alike for phase in self.phases),
             "pools of single clients are summed as they are, and top_k keeps a share of each pool": all(
                 self.combine.fits(phase.own_pools, len(phase.noise)) for phase in self.phases
             ),
@@ -168,7 +167,7 @@ class Plan:
 
     @property
     def _exchanged(self) -> float:
-        """2 where another unit comes in the place of one: as a neighbour, or where a fixed number is drawn."""
+        """2 where another unit comes in the place of one: a neighbour, or the next of a fixed number."""
         return 2.0 if self.adjacency == "replace" or self.sampling == "fixed_size" else 1.0
 
     def view(self, phase: Phase, adversary: Adversary) -> tuple[Floats, Floats]:
