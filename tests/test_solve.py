@@ -228,8 +228,8 @@ def test_many_clients_are_read_off_between_few() -> None:
 
 def test_rates_of_many_clients_end_at_1() -> None:
     """Half of them could take part in every round: no neighbour of theirs is drawn beyond its budget."""
-    epsilon, delta, _, rounds = crowd(3500)
-    multiplier = np.geomspace(1.0, 100.0, 3500)[np.random.default_rng(2).permutation(3500)]
+    epsilon, delta, _, rounds = crowd(5000)
+    multiplier = np.geomspace(1.0, 100.0, 5000)[np.random.default_rng(2).permutation(5000)]
     rate = sampling_rate(epsilon, delta, multiplier, rounds, Limit())
     share = Limit().epsilon(Steps.same(rate, multiplier, rounds), delta) / epsilon
     assert 0.1 < (rate == 1).mean() < 0.9
