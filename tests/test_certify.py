@@ -15,14 +15,19 @@ from hypothesis import strategies as st
 
 from discretion.accounting import Certificate, Pld, Renyi, certify, noise_multiplier, spent
 from discretion.accounting.certify import FLOATING, FORMAT, MOST_POINTS, NOISE_FROM, ON_A_GRID, Spending, who
+from discretion.accounting.papers import fixed_size
+from discretion.accounting.spent import TIGHT
 from discretion.errors import BudgetError, LedgerError, PlanError
 from discretion.grid import Grid
 from discretion.ledger import Ledger
+from discretion.noise import Seeded
 from discretion.phase import Phase
-from discretion.plan import ADVERSARIES, NOISE_AT, Adversary, Plan
+from discretion.pick import Reading
+from discretion.plan import ADVERSARIES, NOISE_AT, Adversary, NoiseAt, Plan
 from discretion.population import Population
 from discretion.steps import Steps
-from discretion.train import Order, State, Updates, train
+from discretion.streams import Purpose, run_stream
+from discretion.train import Order, State, Updates, select, train
 
 
 class Fixed:
@@ -154,7 +159,7 @@ def test_what_is_proved_of_the_noise_is_said_and_no_more() -> None:
     deployed = replace(plan, randomness="cryptographic", grid=Grid(2.0**-10, 100))
     assert certify(deployed, population).noise == f"{NOISE_FROM['cryptographic']}. {ON_A_GRID}"
     for noise_at in ("clients", "secure_sum"):
-        shares = certify(replace(deployed, noise_at=noise_at), population).noise
+        shares = certify(replace(deployed, noise_at=noise_at, grid=None), population).noise
         assert ON_A_GRID not in shares and "is not proved" in shares
 
 
@@ -284,6 +289,104 @@ def test_accepting_no_privacy_for_all_does_not_take_it_from_some() -> None:
     plan = Plan("made", population.client, (phase,))
     with pytest.raises(BudgetError, match="1 of 2 clients would overspend"):
         certify(plan, population).require(plan, accept_no_privacy=True)
+
+
+def test_a_papers_own_noise_may_pass_budgets_where_that_is_accepted_aloud() -> None:
+    population = Population.of([2.0, 400.0])
+    tight = gaussian_plan(population, sigma=1.0)
+    papers = replace(tight, accounting="paper")
+    certificate = certify(papers, population)
+    assert (certificate.accounting, certify(tight, population).accounting) == ("paper", "tight")
+    np.testing.assert_array_equal(certificate.spent, certify(tight, population).spent)
+    assert certificate.overspent.tolist() == [0]
+    with pytest.raises(BudgetError, match="1 of 2 clients would overspend"):
+        certificate.require(papers)
+    certificate.require(papers, accept_no_privacy=True)
+    with pytest.raises(BudgetError, match="1 of 2 clients would overspend"):
+        certify(tight, population).require(tight, accept_no_privacy=True)
+    with pytest.raises(PlanError, match="the plan was changed"):
+        certificate.require(tight, accept_no_privacy=True)
+
+
+def test_what_decides_who_trains_is_said() -> None:
+    population = Population.of([2.0, 2.0])
+    two = {"clip": np.ones(2), "noise": np.full(2, 9.0), "weight": np.ones(2), "pool": np.arange(2)}
+    phase = Phase(1, np.ones(2), **two, batch=np.full(2, 0.5), read=np.full(2, 9.0))
+    plan = Plan("made", population.client, (phase,), noise_at="steps", reading=Reading("norm", 1, 1.0))
+    assert certify(plan, population).reads == plan.reads == "the norm of the clients' gradients"
+    again = Certificate.from_json(certify(plan, population).to_json())
+    assert (again.reads, again.accounting) == (plan.reads, "tight")
+    assert certify(gaussian_plan(population), population).reads == "nothing"
+
+
+# a fixed number drawn
+
+
+def drawn(rate: float, clients: int = 10, rounds: int = 30, **more: Any) -> tuple[Plan, Population]:
+    population = Population.of([1.0] * clients)
+    phase = Phase.one_pool(rounds, np.full(clients, rate), np.ones(clients), 8.0)
+    kind = {"sampling": "fixed_size", "accounting": "paper", "colluding": 0, **more}
+    return Plan("made", population.client, (phase,), **kind), population
+
+
+def bound(rate: float, multiplier: float = 8.0, rounds: int = 30) -> float:
+    one = np.ones(1)
+    return float(fixed_size.at_most(rate * one, multiplier * one, rounds, 1e-5 * one)[0])
+
+
+def test_a_fixed_number_costs_the_lesser_of_two_bounds() -> None:
+    for rate in (0.1, 0.2):
+        plan, population = drawn(rate)
+        population = replace(population, delta=np.full(10, 1e-5))
+        unsampled = spent(plan, population.delta)
+        certificate = certify(plan, population)
+        np.testing.assert_allclose(certificate.spent, np.minimum(unsampled, bound(rate)), rtol=1e-12)
+        np.testing.assert_array_equal(certificate.epsilon["public"], certificate.spent)
+        assert (certificate.spent < unsampled).all()
+        low = fixed_size.at_least(np.full(1, rate), np.full(1, 8.0), 30, np.full(1, 1e-5))
+        assert (certificate.spent >= low).all()
+
+
+def test_the_bound_is_for_the_chance_with_which_clients_are_drawn() -> None:
+    """The number is whole: of 10 clients at rate 0.16 two are drawn, at 0.04 none."""
+    plan, population = drawn(0.16)
+    np.testing.assert_array_equal(certify(plan, population).spent, certify(drawn(0.2)[0], population).spent)
+    asked, _ = select(plan.phases[0], Seeded(run_stream(0, Purpose.COINS, "a", "b", 1)), None, True)
+    assert len(asked) == 2
+    assert certify(drawn(0.04)[0], population).spent.tolist() == [0.0] * 10
+
+
+def test_who_draws_or_sees_who_was_drawn_gains_nothing_by_the_bound() -> None:
+    """Against the server that draws the noise epsilon stays infinite, whoever is drawn."""
+    plan, population = drawn(0.2)
+    assert np.isinf(certify(plan, population).epsilon["server"]).all()
+    served = certify(replace(plan, promise="server"), population)
+    assert served.promises_nothing
+    shares = replace(plan, noise_at="clients")
+    tight = TIGHT.epsilon(shares.steps(against="server"), population.delta)
+    np.testing.assert_array_equal(certify(shares, population).epsilon["server"], tight)
+
+
+@pytest.mark.parametrize("noise_at", ["server", "secure_sum"])
+def test_who_knows_that_it_was_left_out_knows_that_others_were_drawn(noise_at: NoiseAt) -> None:
+    plan, population = drawn(0.2, noise_at=noise_at, colluding=2)
+    population = replace(population, delta=np.full(10, 1e-5))
+    certificate = certify(plan, population)
+    multiplier = 8.0 * (math.sqrt(0.8) if noise_at == "secure_sum" else 1)
+    assert certificate.epsilon["public"][0] == pytest.approx(bound(0.2), rel=1e-12)
+    assert certificate.epsilon["clients"][0] == pytest.approx(bound(0.25, multiplier), rel=1e-12)
+    np.testing.assert_array_equal(certificate.spent, certificate.epsilon["clients"])
+    everyone = certify(replace(plan, colluding=9), population).epsilon["clients"]
+    np.testing.assert_array_equal(everyone, spent(replace(plan, colluding=9), population.delta))
+
+
+def test_without_a_clip_or_an_update_a_fixed_number_costs_all_or_nothing() -> None:
+    plan, population = drawn(0.2)
+    clip = np.array([0.0, math.inf, *[1.0] * 8])
+    odd = replace(plan, phases=(replace(plan.phases[0], clip=clip),))
+    assert certify(odd, population).spent[:2].tolist() == [0.0, math.inf]
+    twice = replace(plan, phases=plan.phases * 2)  # several phases: without amplification
+    np.testing.assert_array_equal(certify(twice, population).spent, spent(twice, population.delta))
 
 
 class Nothing:

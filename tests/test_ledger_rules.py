@@ -1,5 +1,6 @@
 """Nobody passes a budget: by the planned and by the adaptive rule, with changes, over runs and crashes."""
 
+import functools
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from discretion.accounting import Pld, certify, filter, noise_multiplier, renyi
 from discretion.errors import BudgetError, LedgerError
 from discretion.ledger import Ledger, Rule
 from discretion.phase import Phase
+from discretion.pick import Reading
 from discretion.plan import Plan
 from discretion.population import Floats, Population
 from discretion.steps import Steps
@@ -40,12 +42,19 @@ def costing(population: Population, epsilon: float, rounds: int = 4) -> Plan:
 
 def cost(rule: Rule, entries: list[Entry], first: float) -> float:
     """Of one client that came with the budget `first`, without a ledger."""
-    columns = [np.array([entry[k] for entry in entries])[:, None] for k in range(3)]
-    steps = Steps(columns[0].astype(float), columns[1].astype(float), columns[2].astype(int))
     delta = np.array([DELTA])
     if rule == "planned":
+        columns = [np.array([entry[k] for entry in entries])[:, None] for k in range(3)]
+        steps = Steps(columns[0].astype(float), columns[1].astype(float), columns[2].astype(int))
         return float(Pld().epsilon(steps, delta)[0])
-    return float(filter.spent(renyi.divergence(steps), delta, filter.ladder(np.array([first]), delta))[0])
+    none = np.zeros((1, len(renyi.ORDERS)))
+    total = sum((count * curve(rate, multiplier) for rate, multiplier, count in entries if count), none)
+    return float(filter.spent(total, delta, filter.ladder(np.array([first]), delta))[0])
+
+
+@functools.cache
+def curve(rate: float, multiplier: float) -> Floats:
+    return renyi.curve(np.array([rate]), np.array([multiplier]))
 
 
 def do(ledger: Ledger, run: str, *rounds: int) -> list[list[bool]]:
@@ -259,6 +268,123 @@ def test_who_has_no_limit_is_never_refused_and_has_nothing_to_change(path: Path)
         with pytest.raises(LedgerError, match="c0 has no limit, so a change would change nothing"):
             ledger.change_budget("c0", -0.5)
         assert ledger.budget[0] == np.inf and ledger.changes == []
+
+
+@pytest.mark.parametrize("rule", ["planned", "adaptive"])
+def test_a_papers_plan_that_passes_budgets_has_to_be_accepted_aloud(path: Path, rule: Rule) -> None:
+    population = people(1.0, 8.0)
+    tight = costing(population, 4.0)
+    papers = replace(tight, accounting="paper")
+    with Ledger(path, population, rule) as ledger:
+        if rule == "adaptive":  # where each refuses for itself, whatever was accepted
+            ledger.admit("a", papers, accept_no_privacy=True)
+            assert not ledger.runs[0].unprotected and not do(ledger, "a", 1)[0][0]
+            return
+        for plan, accept in ((papers, False), (tight, False), (tight, True)):
+            with pytest.raises(BudgetError, match="1 of 2 clients refuse this plan"):
+                ledger.consider(plan, accept)
+        ledger.consider(papers, accept_no_privacy=True)
+        assert ledger.runs == []
+        ledger.admit("a", papers, accept_no_privacy=True)
+        assert ledger.runs[0].unprotected
+        assert do(ledger, "a", 1, 2, 3, 4) == [[True, True]] * 4
+        np.testing.assert_array_equal(ledger.spent(), certify(papers, population).spent)
+        ledger.finish("a")
+        with pytest.raises(BudgetError):  # what was spent stays spent
+            ledger.admit("b", costing(population, 0.5))
+        small = replace(costing(people(8.0), 0.5), clients=("c1",), accounting="paper")
+    with Ledger(path, replace(people(8.0), client=("c1",)), rule) as ledger:
+        ledger.admit("c", small, accept_no_privacy=True)  # nobody passes anything: as good as any other plan
+        assert not ledger.runs[1].unprotected
+
+
+# statistics that decide who trains
+
+
+def reading(population: Population, *rows: list[int], read: list[float] | None = None) -> Plan:
+    """A round for each row of public turns, or with public rates alone."""
+    count = len(population)
+    own = {"clip": np.ones(count), "pool": np.arange(count), "weight": np.ones(count)}
+    own |= {"noise": np.full(count, 2.0), "batch": np.full(count, 0.25)}
+    statistic = np.array(read or [9.0, 12.0, 15.0])
+    phases = tuple(
+        Phase(2, np.ones(count), **own, turns=np.array(row), steps=3, read=statistic * (1 + i // 2))
+        for i, row in enumerate(rows)
+    )
+    return Plan("made", population.client, phases, noise_at="steps", reading=Reading("norm", 1, 1.0))
+
+
+def same(ours: Steps, theirs: Steps) -> None:
+    """Nothing in a ledger has an order: by client, price and count."""
+    assert (ours.unit, ours.adjacency) == (theirs.unit, theirs.adjacency)
+
+    def entries(steps: Steps) -> list[dict[tuple[float, float], int]]:
+        found: list[dict[tuple[float, float], int]] = [{} for _ in range(steps.rate.shape[1])]
+        for rate, multiplier, count in zip(steps.rate, steps.multiplier, steps.count, strict=True):
+            for i in np.flatnonzero(count):
+                key = (float(rate[i]), float(multiplier[i]))
+                found[i][key] = found[i].get(key, 0) + int(count[i])
+        return found
+
+    assert entries(ours) == entries(theirs)
+
+
+def test_statistics_are_on_record_as_the_plan_charges_them(path: Path) -> None:
+    population = people(50.0, 50.0, 50.0)
+    plan = reading(population, [1, 0, 1], [0, 0, 1], [1, 1, 1])
+    with Ledger(path, population) as ledger:
+        ledger.admit("a", plan)
+        same(ledger._accounts.steps(whole_plans=True), plan.steps())
+        for number in range(1, plan.rounds + 1):
+            do(ledger, "a", number)
+            same(ledger._accounts.steps(), plan.steps(number))
+            same(ledger._accounts.steps(whole_plans=True), plan.steps())
+        np.testing.assert_allclose(ledger.spent(), certify(plan, population).spent, rtol=1e-12)
+    with Ledger(path, population) as ledger:  # read anew
+        same(ledger._accounts.steps(), plan.steps())
+        ledger.admit("a", plan)
+
+
+def test_whoever_has_no_turn_is_not_charged_for_the_statistic_of_others(path: Path) -> None:
+    """Also without turns, where rates are 0 or 1 and counts differ all the same."""
+    population = people(50.0, 50.0, 50.0)
+    phase = reading(population, [1, 1, 1]).phases[0]
+    silent = replace(phase, turns=None, rate=np.array([1.0, 0.0, 1.0]))
+    plan = replace(reading(population, [1, 1, 1]), phases=(silent,))
+    with Ledger(path, population) as ledger:
+        ledger.admit("a", plan)
+        do(ledger, "a", 1, 2)
+        same(ledger._accounts.steps(), plan.steps())
+        assert ledger.spent()[1] == 0
+
+
+@pytest.mark.parametrize("rule", ["planned", "adaptive"])
+def test_who_refuses_is_charged_neither_for_the_statistic_nor_for_training(path: Path, rule: Rule) -> None:
+    population = people(50.0, 50.0, 50.0)
+    plan = reading(population, [1, 1, 1])
+    with Ledger(path, population, rule) as ledger:
+        ledger.admit("a", plan)
+        assert do(ledger, "a", 1) == [[True, True, True]]
+        one = ledger.spent()
+        ledger.change_budget("c1", -49.9999)
+        assert ledger.reserve("a", 2).tolist() == [True, False, True]
+    with Ledger(path, population, rule) as ledger:  # after a crash
+        assert ledger.reserve("a", 2).tolist() == [True, False, True]
+        ledger.commit("a", 2)
+        assert ledger.spent()[1] == one[1] and (ledger.spent()[[0, 2]] > one[[0, 2]]).all()
+        after = ledger._accounts.steps()
+        assert after.count[:, 1].tolist() == plan.steps(1).count[:, 1].tolist() == [3, 1]
+
+
+def test_what_is_read_raw_protects_nobody(path: Path) -> None:
+    population = people(1.0, 1.0, 1.0)
+    plan = reading(population, [1, 0, 0], read=[0.0, 0.0, 0.0])
+    with Ledger(path, population) as ledger:
+        with pytest.raises(BudgetError, match="3 of 3 clients refuse"):
+            ledger.admit("a", plan)
+        ledger.admit("a", plan, accept_no_privacy=True)
+        assert do(ledger, "a", 1) == [[True, True, True]]
+        assert np.isinf(ledger.spent()).all()
 
 
 # the planned rule with changes

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from discretion.combine import SUM, By, Combine
 from discretion.errors import PlanError
 from discretion.grid import Grid
 from discretion.phase import Clipping, Phase, Quantile
-from discretion.plan import ADVERSARIES, FORMAT, NoiseAt, Plan, Randomness
+from discretion.pick import READS, Reading
+from discretion.plan import ADVERSARIES, FORMAT, Accounting, NoiseAt, Plan, Randomness
 from discretion.records import dump
 from discretion.steps import Adjacency
 
@@ -32,6 +34,8 @@ def phases(
     coins: bool = True,
     clip: st.SearchStrategy[float] = clips,
     most_turns: int = 5,
+    reads: bool = False,
+    by_pool: bool = False,
 ) -> Phase:
     """Of any kind that goes with this place of noise; without coins nothing in it is secret."""
     own = noise_at == "steps" or draw(st.booleans())
@@ -42,20 +46,37 @@ def phases(
         few = draw(st.lists(of, min_size=1, max_size=3))
         return np.array(draw(st.lists(st.sampled_from(few), min_size=length, max_size=length)))
 
-    turns = draw(st.booleans())
+    turns = not by_pool and draw(st.booleans())
     secret = rates if coins else never_or_always
     rate = column(never_or_always if noise_at == "steps" else secret)
+    pool = np.arange(clients) if own else column(st.integers(0, pools - 1))
+    if by_pool:
+        rate = column(secret, pools)[pool]
     return Phase(
         rounds=draw(st.integers(1, 10**6)),
         rate=np.ones(clients) if turns else rate,
         clip=column(clip),
         noise=column(noises, pools),
-        pool=np.arange(clients) if own else column(st.integers(0, pools - 1)),
+        pool=pool,
         weight=column(weights, pools),
         turns=column(st.integers(0, most_turns if own else 1)) if turns else None,
         batch=column(secret) if noise_at == "steps" else None,
         steps=draw(st.integers(1, 100)) if noise_at == "steps" else 1,
+        read=column(st.floats(0, allow_nan=False)) if reads else None,
     )
+
+
+def combines(parts: tuple[Phase, ...]) -> st.SearchStrategy[Combine]:
+    """All that fit these phases."""
+    several = {len(phase.noise) for phase in parts}
+    ways = [st.just(SUM)]
+    if len(several) == 1:
+        shares = st.lists(st.floats(0.01, 1), min_size=min(several), max_size=min(several))
+        by = st.sampled_from(get_args(By))
+        ways.append(st.builds(lambda keep, by: Combine("top_k", tuple(keep), by), shares, by))
+    if min(several) > 1 and not any(phase.own_pools for phase in parts):
+        ways.append(st.builds(lambda memory: Combine("project", memory=memory), st.integers(1, 9)))
+    return st.one_of(ways)
 
 
 @st.composite
@@ -66,18 +87,25 @@ def plans(draw: st.DrawFn) -> Plan:
     parameter = st.one_of(name, weights, st.integers(), st.booleans())
     noise_at = draw(st.sampled_from(get_args(NoiseAt)))
     adjacency = draw(st.sampled_from(get_args(Adjacency)))
+    accounting = draw(st.sampled_from(get_args(Accounting)))
+    fixed_size = accounting == "paper" and noise_at != "steps" and draw(st.booleans())
     quantile = noise_at == "server" and draw(st.booleans())
-    on_grid = noise_at != "steps" and not quantile and draw(st.booleans())
+    on_grid = noise_at == "server" and not quantile and draw(st.booleans())
+    positive = st.floats(1e-3, 1e3)
+    reading = None
+    if noise_at == "steps" and draw(st.booleans()):
+        reading = Reading(draw(st.sampled_from(list(READS))), draw(st.integers(1, 9)), draw(positive))
     of = phases(
         len(clients),
         noise_at,
         coins=adjacency == "add_remove",
         clip=st.floats(0, 1000.0) if on_grid else clips,
-        most_turns=1 if quantile else 5,
+        most_turns=1 if quantile or reading else 5,
+        reads=reading is not None,
+        by_pool=fixed_size,
     )
     parts = tuple(draw(st.lists(of, min_size=1, max_size=3)))
     on_grid = on_grid and not any(phase.own_pools for phase in parts)
-    positive = st.floats(1e-3, 1e3)
     return Plan(
         method=draw(st.sampled_from(["one", "ünïcode"])),
         clients=tuple(clients),
@@ -86,12 +114,16 @@ def plans(draw: st.DrawFn) -> Plan:
         noise_at=noise_at,
         promise=draw(st.sampled_from(ADVERSARIES)),
         colluding=draw(st.integers(0, 10)),
+        sampling="fixed_size" if fixed_size else "poisson",
         randomness=draw(st.sampled_from(get_args(Randomness))),
+        accounting=accounting,
         clipping=Clipping(
             () if on_grid else tuple(draw(st.lists(st.integers(1, 1000), max_size=3))),
             Quantile(draw(st.floats(0.1, 0.9)), draw(positive), draw(positive)) if quantile else None,
         ),
         grid=Grid(2.0 ** draw(st.integers(-10, 3)), draw(st.integers(1, 10**6))) if on_grid else None,
+        reading=reading,
+        combine=draw(combines(parts)),
         parameters=draw(st.dictionaries(st.sampled_from(["rounds", "clip"]), parameter)),
     )
 
@@ -151,6 +183,9 @@ def plan_of(*parts: Phase) -> Plan:
         ({"turns": np.array([1, 1, 0.5]), "rate": np.ones(3)}, "a turn is a whole number, at least 0"),
         ({"batch": np.ones(3), "rate": np.ones(3)}, "a client with batches has a pool of its own"),
         ({"rounds": 2**40 + 1}, "at most 2^40"),
+        ({"read": np.ones(2)}, "one entry for each client"),
+        ({"read": np.array([1.0, -1e-9, 1.0])}, "the noise of a statistic is at least 0"),
+        ({"read": np.array([1.0, np.nan, 1.0])}, "the noise of a statistic is at least 0"),
         ({"noise": np.full((2, 2), 0.5)}, "one entry for each pool"),
     ],
 )
@@ -266,6 +301,12 @@ def test_a_plan_of_nobody_or_of_one_client_twice_is_refused() -> None:
         ({"promise": "nobody"}, "promise is one of public, clients, server"),
         ({"randomness": "good"}, "randomness is one of seeded, cryptographic"),
         ({"sampling": "some"}, "sampling is one of poisson, fixed_size"),
+        ({"accounting": "loose"}, "accounting is one of tight, paper"),
+        ({"reading": Reading("norm", 1, 1.0)}, "exactly where phases have noise for that"),
+        ({"grid": Grid(0.5, 3), "noise_at": "clients"}, "whose noise the server draws"),
+        ({"grid": Grid(0.5, 3), "noise_at": "secure_sum"}, "whose noise the server draws"),
+        ({"combine": Combine("top_k", (0.5,))}, "top_k keeps a share of each pool"),
+        ({"sampling": "fixed_size", "accounting": "paper"}, "one rate for all its clients"),
         ({"grid": Grid(0.5, 3), "clipping": Clipping((1, 2))}, "flatly clipped"),
         ({"grid": Grid(0.5, 3), "clipping": Clipping((), Quantile())}, "no grid"),
         ({"noise_at": "clients", "clipping": Clipping((), Quantile())}, "needs the server's noise"),
@@ -296,10 +337,60 @@ def test_a_quantile_with_several_turns_is_refused() -> None:
         replace(one, phases=(own_pools(turns=np.array([2, 1])),))
 
 
+def test_a_statistic_is_read_of_whole_clients_once_a_round() -> None:
+    """It is charged once a round: read in each of two turns, with other noise, it would cost twice that."""
+    batch, read = np.full(2, 0.5), np.ones(2)
+    assert own_pools(turns=np.array([1, 0]), batch=batch, read=read).read is not None
+    with pytest.raises(PlanError, match="a client whose statistic is read has one turn at most"):
+        own_pools(turns=np.array([1, 2]), batch=batch, read=read)
+
+
+def test_reading_and_its_noise_go_together() -> None:
+    phase, reading = own_pools(batch=np.ones(2), read=np.ones(2)), Reading("norm", 1, 1.0)
+    plan = Plan("made", ("a", "b"), (phase,), noise_at="steps", reading=reading)
+    assert plan.reads == READS["norm"]
+    assert replace(plan, phases=(own_pools(batch=np.ones(2)),), reading=None).reads == "nothing"
+    reason = "exactly where phases have noise for that, and steps are noisy"
+    with pytest.raises(PlanError, match=reason):
+        replace(plan, reading=None)
+    with pytest.raises(PlanError, match=reason):
+        replace(plan, phases=(phase, own_pools(batch=np.ones(2))))
+    with pytest.raises(PlanError, match=reason):
+        Plan("made", ("a", "b"), (own_pools(read=np.ones(2)),), reading=reading)
+
+
+def test_pools_of_ones_own_are_only_summed() -> None:
+    with pytest.raises(PlanError, match="pools of single clients are summed as they are"):
+        replace(plan_of(own_pools()), combine=Combine("project", memory=1))
+
+
+@pytest.mark.parametrize("more", [{"turns": np.ones(2)}, {"batch": np.ones(2)}])
+def test_a_fixed_number_is_drawn_of_whole_clients_without_turns(more: dict[str, Any]) -> None:
+    kind = {"accounting": "paper", "noise_at": "steps" if "batch" in more else "server"}
+    assert Plan("made", ("a", "b"), (own_pools(**more),), **kind).sampling == "poisson"
+    with pytest.raises(PlanError, match="without turns or batches"):
+        Plan("made", ("a", "b"), (own_pools(**more),), sampling="fixed_size", **kind)
+
+
+def test_whoever_would_never_be_asked_is_not_drawn_with_others() -> None:
+    """A fixed number is drawn of all in a pool alike, but a client of rate 0 is charged nothing."""
+    phase = Phase.one_pool(3, np.array([0.0, 0.5, 0.5]), np.ones(3), 1.0)
+    with pytest.raises(PlanError, match="one rate for all its clients"):
+        replace(plan_of(phase), accounting="paper", sampling="fixed_size")
+
+
+def test_a_zero_has_no_sign() -> None:
+    """Clients in one class are written alike, so they must be alike to the last bit."""
+    plan = plan_of(own_pools(weight=np.array([0.0, -0.0]), clip=np.array([-0.0, 0.0])))
+    assert plan.classes.tolist() == [0, 0]
+    assert Plan.from_json(plan.to_json()).digest() == plan.digest()
+
+
 def test_sampling_a_fixed_number_is_refused_with_advice() -> None:
+    by_pool = plan_of(replace(two_pools(), rate=np.array([0.5, 0.25, 0.25])))
     with pytest.raises(PlanError, match="makes room for another.*independent coin.*poisson.*same mean"):
-        replace(plan_of(two_pools()), sampling="fixed_size")
-    record = record_of(plan_of(two_pools())) | {"sampling": "fixed_size"}
+        replace(by_pool, sampling="fixed_size")
+    record = record_of(by_pool) | {"sampling": "fixed_size"}
     with pytest.raises(PlanError, match="independent coin.*poisson"):
         Plan.from_json(json.dumps(record))
 
@@ -381,8 +472,8 @@ def test_steps_of_the_first_rounds() -> None:
 @given(plans())
 def test_clients_are_in_one_class_just_where_they_are_treated_alike(plan: Plan) -> None:
     def treatment(i: int) -> tuple[float, ...]:
-        columns = (c for p in plan.phases for c in (p.rate, p.clip, p.batch, *pools(p)) if c is not None)
-        return tuple(float(column[i]) for column in columns)
+        columns = ((p.rate, p.clip, p.batch, p.read, *pools(p)) for p in plan.phases)
+        return tuple(float(c[i]) for several in columns for c in several if c is not None)
 
     def pools(phase: Phase) -> tuple[np.ndarray, ...]:
         return (phase.noise, phase.weight) if phase.own_pools else (phase.pool,)
@@ -434,8 +525,10 @@ def test_json_is_readable_by_every_parser() -> None:
     assert record["class"] == [0, 1, 0]
     assert record["phases"] == [
         {"rounds": 1, "rate": [0.1, 0.1], "clip": ["inf", 1.0], "pool": [0, 0], "noise": [0.0]}
-        | {"weight": phase.weight.tolist(), "turns": None, "batch": None, "steps": 1}
+        | {"weight": phase.weight.tolist(), "turns": None, "batch": None, "steps": 1, "read": None}
     ]
+    assert record["reading"] is record["grid"] is None
+    assert record["combine"] == {"rule": "sum", "keep": [], "by": "largest", "memory": 0}
 
 
 def test_dump_writes_infinities_as_words_and_refuses_what_is_not_a_number() -> None:
@@ -470,7 +563,7 @@ def test_digest_changes_with_any_single_number(plan: Plan, data: st.DataObject) 
     try:
         other = replace(phase, **{name: value})
         changed = replace(plan, phases=(*plan.phases[:number], other, *plan.phases[number + 1 :]))
-    except PlanError:  # a rate next to 1 with public turns, or another pool with batches
+    except PlanError:  # a rate next to 1 with public turns, another pool with batches, one rate in a pool
         assume(False)
     assert changed.digest() != plan.digest()
 
@@ -478,6 +571,15 @@ def test_digest_changes_with_any_single_number(plan: Plan, data: st.DataObject) 
 def test_digest_changes_with_any_field() -> None:
     plan = plan_of(two_pools())
     quantile = replace(plan, clipping=Clipping((), Quantile()))
+    by_pool = replace(two_pools(), rate=np.array([0.5, 0.25, 0.25]))
+    papers = replace(plan_of(by_pool), accounting="paper")
+    reads = Plan(
+        "made",
+        ("c0", "c1"),
+        (own_pools(batch=np.ones(2), read=np.ones(2)),),
+        noise_at="steps",
+        reading=Reading("norm", 1, 1.0),
+    )
     changed: dict[str, list[Plan]] = {
         "method": [replace(plan, method="other")],
         "clients": [replace(plan, clients=("c0", "c2", "c1"))],
@@ -486,8 +588,9 @@ def test_digest_changes_with_any_field() -> None:
         "noise_at": [replace(plan, noise_at="clients"), replace(plan, noise_at="secure_sum")],
         "promise": [replace(plan, promise="public"), replace(plan, promise="server")],
         "colluding": [replace(plan, colluding=2)],
-        "sampling": [],  # there is but one that can be accounted for
+        "sampling": [replace(papers, sampling="fixed_size")],
         "randomness": [replace(plan, randomness="cryptographic")],
+        "accounting": [papers],
         "clipping": [
             replace(plan, clipping=Clipping((3, 4))),
             replace(plan, clipping=Clipping((4, 3))),
@@ -498,6 +601,19 @@ def test_digest_changes_with_any_field() -> None:
             ),
         ],
         "grid": [replace(plan, grid=Grid(step, size)) for step, size in ((0.5, 3), (0.25, 3), (0.5, 4))],
+        "reading": [
+            reads,
+            replace(reads, reading=Reading("diversity", 1, 1.0)),
+            replace(reads, reading=Reading("norm", 2, 1.0)),
+            replace(reads, reading=Reading("norm", 1, 2.0)),
+        ],
+        "combine": [
+            replace(plan, combine=Combine("top_k", (0.5, 1.0))),
+            replace(plan, combine=Combine("top_k", (1.0, 0.5))),
+            replace(plan, combine=Combine("top_k", (0.5, 1.0), "last_step")),
+            replace(plan, combine=Combine("project", memory=1)),
+            replace(plan, combine=Combine("project", memory=2)),
+        ],
         "parameters": [replace(plan, parameters={"clip": 1.0}), replace(plan, parameters={"clip": 2.0})],
     }
     assert set(changed) == {f.name for f in fields(Plan)}

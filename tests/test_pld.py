@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.fft import rfft
-from scipy.special import ndtr
+from scipy.special import logsumexp, ndtr
 
 from discretion.accounting import gaussian, losses, pld, reference
 from discretion.accounting.losses import UNIT, View
@@ -130,24 +130,27 @@ def true_log_delta(steps: list[tuple[float, float, int]], epsilon: float) -> flo
             parts.append((sign * loss, weight + loss if sign == 1 else weight, count))
 
         def cumulant(z: np.ndarray, parts: list[tuple[np.ndarray, np.ndarray, int]] = parts) -> np.ndarray:
-            total = np.zeros(z.shape, dtype=np.complex128)
+            total = np.zeros(z.shape)
             for loss, weight, count in parts:
-                size = z.real[:, None] * loss + weight
-                top = size.max(axis=1, keepdims=True)
-                mean = np.exp(size - top + 1j * z.imag[:, None] * loss).sum(axis=1)
-                total += count * (np.log(mean) + top[:, 0])
+                total += count * logsumexp(z[:, None] * loss + weight, axis=1)
             return total
 
-        tilt = np.geomspace(1e-4, 1e7, 200) + 0j
-        height = (cumulant(tilt) - tilt * epsilon - np.log(tilt) - np.log1p(tilt)).real
-        t, most = float(tilt[height.argmin()].real), float(height.min())
-        near = cumulant(t * np.array([1.001, 1.0, 0.999]) + 0j).real
+        tilt = np.geomspace(1e-4, 1e7, 200)
+        height = cumulant(tilt) - tilt * epsilon - np.log(tilt) - np.log1p(tilt)
+        t, most = float(tilt[height.argmin()]), float(height.min())
+        near = cumulant(t * np.array([1.001, 1.0, 0.999]))
         width = math.sqrt(max(float(near @ [1, -2, 1]), 0.0)) / (0.001 * t)
         step = 2 * math.pi / (60 * width + 60 / t)
+        waves = [np.exp(1j * step * np.arange(200)[:, None] * loss) for loss, _, _ in parts]
         total = 0.0
         for block in range(40):
             z = t + 1j * step * (200 * block + np.arange(200))
-            term = np.exp(cumulant(z) - z * epsilon - np.log(z) - np.log1p(z) - most)
+            composed = np.zeros(200, dtype=np.complex128)
+            for wave, (loss, weight, count) in zip(waves, parts, strict=True):
+                top = (t * loss + weight).max()
+                turned = np.exp(t * loss + weight - top + 1j * step * 200 * block * loss)
+                composed += count * (np.log(wave @ turned) + top)
+            term = np.exp(composed - z * epsilon - np.log(z) - np.log1p(z) - most)
             total += float(term.real.sum()) - (0.5 * float(term[0].real) if block == 0 else 0.0)
             if np.abs(term[-20:]).max() < 1e-14:
                 break

@@ -16,7 +16,7 @@ from discretion.accounting import (
     sampling_rate,
     surface,
 )
-from discretion.accounting.search import most
+from discretion.accounting.search import Found, most
 from discretion.accounting.solve import MOST_ROUNDS
 from discretion.errors import PlanError
 from discretion.steps import Steps
@@ -216,10 +216,10 @@ def crowd(clients: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def test_many_clients_are_read_off_between_few() -> None:
-    epsilon, delta, rate, rounds = crowd(6000)
+    epsilon, delta, rate, rounds = crowd(3500)
     accountant = Limit()
     multiplier = noise_multiplier(epsilon, delta, rate, rounds, accountant)
-    assert accountant.asked < 2 * 6000  # each would take some four looks of its own
+    assert accountant.asked < 2.5 * 3500  # each would take some four looks of its own
     share = accountant.epsilon(Steps.same(rate, multiplier, rounds), delta) / epsilon
     assert (share <= 1).all() and (share >= 0.995).all()
     backwards = noise_multiplier(epsilon[::-1], delta[::-1], rate[::-1], rounds[::-1], accountant)
@@ -237,9 +237,9 @@ def test_rates_of_many_clients_end_at_1() -> None:
 
 
 def test_many_clients_with_few_values_in_a_column_and_some_without_limits() -> None:
-    epsilon, _, rate, _ = crowd(6000)
+    epsilon, _, rate, _ = crowd(3500)
     random = np.random.default_rng(3)
-    rounds, delta = random.choice([10, 1000], 6000), random.choice([1e-6, 1e-4], 6000)
+    rounds, delta = random.choice([10, 1000], 3500), random.choice([1e-6, 1e-4], 3500)
     epsilon[::100], rate[1::100] = math.inf, 0.0
     multiplier = noise_multiplier(epsilon, delta, rate, rounds, Limit())
     free = np.isinf(epsilon) | (rate == 0)
@@ -266,7 +266,7 @@ def test_where_nothing_can_be_read_off_nobody_is_over_budget(monkeypatch: pytest
 def test_a_sample_that_misses_has_more_clients_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a tolerance that doubts nobody, only the accountant's look at the sample finds the errors."""
     monkeypatch.setattr(surface, "TOLERATED", 0.05)
-    epsilon, delta, rate, rounds = crowd(5000)
+    epsilon, delta, rate, rounds = crowd(3500)
     multiplier = noise_multiplier(epsilon, delta, rate, rounds, Limit())
     share = Limit().epsilon(Steps.same(rate, multiplier, rounds), delta) / epsilon
     assert (share <= 1).all()
@@ -280,6 +280,20 @@ def test_a_crowd_by_pld() -> None:
     some = np.arange(0, 3500, 12)
     spent = Pld().epsilon(Steps.same(rate[some], multiplier[some], rounds[some]), delta[some])
     assert (spent <= epsilon[some]).all() and (spent >= 0.995 * epsilon[some]).all()
+
+
+def test_a_surface_without_curvature_is_read_off_at_once() -> None:
+    """Nobody is in doubt, so nobody but the first is solved."""
+    points = np.random.default_rng(5).uniform(-1, 1, (3000, 2))
+    budget, truth, solved = np.ones(3000), points @ np.array([0.5, -0.2]), []
+
+    def search(who: np.ndarray, guess: object, slope: object) -> Found:
+        solved.append(len(who))
+        return Found(np.exp(truth[who]), np.ones(len(who)), np.ones(len(who)))
+
+    found = surface.answers(points, budget, 1e3, search, lambda x, who: x / np.exp(truth[who]))
+    assert len(solved) == 1 and solved[0] < 2000
+    assert (found <= np.exp(truth) * (1 + 1e-9)).all() and (found >= 0.996 * np.exp(truth)).all()
 
 
 def test_interpolation_is_exact_for_polynomials_of_degree_two() -> None:

@@ -14,6 +14,7 @@ from discretion.accounting import Pld, Renyi, certify, gaussian
 from discretion.errors import PlanError
 from discretion.grid import Grid
 from discretion.phase import Clipping, Phase, Quantile
+from discretion.pick import Reading
 from discretion.plan import ADVERSARIES, Adversary, NoiseAt, Plan
 from discretion.population import Population
 from discretion.steps import Steps
@@ -418,3 +419,82 @@ def test_the_scale_of_clips_and_noise_does_not_matter(scale: float, noise_at: No
         after = plan_of(scaled, noise_at=noise_at).view(scaled, who)
         np.testing.assert_array_equal(before[0], after[0])
         np.testing.assert_allclose(before[1], after[1], rtol=1e-14)
+
+
+# statistics that decide who trains
+
+
+def reads(phase: Phase, *more_phases: Phase, **more: Any) -> Plan:
+    kind = {"noise_at": "steps", "promise": "server", "reading": Reading("diversity", 1, 2.0), **more}
+    return plan_of(phase, *more_phases, **kind)
+
+
+def test_whoever_is_asked_pays_for_the_statistic_once_a_round_and_for_each_step() -> None:
+    batch, read = np.array([0.5, 0.25]), np.array([5.0, 7.0])
+    first = own(turns=np.array([1, 0]), batch=batch, steps=3, read=read)
+    both = own(turns=np.array([1, 1]), batch=batch, steps=3, read=read, rounds=2)
+    (training, statistic) = reads(first).parts(first)
+    assert [column.tolist() for column in training] == [[0.5, 0.25], [3.0, 2.0], [3, 0]]
+    assert [column.tolist() for column in statistic] == [[1.0, 1.0], [5.0, 7.0], [1, 0]]
+    steps = reads(first, both).steps()  # at one price: one step for each part
+    assert (steps.unit, steps.adjacency) == ("record", "add_remove")
+    assert steps.rate.tolist() == [[0.5, 0.25], [1.0, 1.0]]
+    assert steps.multiplier.tolist() == [[3.0, 2.0], [5.0, 7.0]]
+    assert steps.count.tolist() == [[15 + 6, 6], [5 + 2, 2]]
+    assert reads(first, both).steps(6).count.tolist() == [[15 + 3, 3], [5 + 1, 1]]
+    other = replace(both, read=np.array([5.0, 8.0]))
+    assert reads(first, other).steps().count.tolist() == [[15, 0], [5, 0], [6, 6], [2, 2]]
+    for who in ADVERSARIES:  # what comes of a statistic is seen by all
+        np.testing.assert_array_equal(reads(first).steps(against=who).multiplier, [[3.0, 2.0], [5.0, 7.0]])
+    silent = own(rate=np.array([1.0, 0.0]), batch=batch, steps=3, read=read)
+    assert [part[2].tolist() for part in reads(silent).parts(silent)] == [[3, 3], [1, 0]]
+
+
+def test_read_raw_nobody_has_privacy_asked_or_not() -> None:
+    """Also whoever is never asked: in another draw of the candidates it would have been."""
+    raw = own(turns=np.array([1, 0]), batch=np.full(2, 0.1), clip=np.full(2, 1e-6), read=np.zeros(2))
+    certificate = certify(reads(raw), Population.of([1.0, 1.0]))
+    assert certificate.promises_nothing
+    assert all(np.isinf(epsilon).all() for epsilon in certificate.epsilon.values())
+    mixed = replace(raw, read=np.array([50.0, 0.0]))
+    assert np.isfinite(certify(reads(mixed), Population.of([1.0, 1.0])).spent).tolist() == [True, False]
+
+
+def test_another_record_in_its_place_moves_a_statistic_twice_as_far() -> None:
+    phase = own(batch=np.ones(2), read=np.array([4.0, 6.0]))
+    training, statistic = reads(phase, adjacency="replace").parts(phase)
+    assert training[1].tolist() == [1.5, 1.0] and statistic[1].tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "change", [{"read": np.array([5.0, 6.0])}, {"read": np.array([0.0, 5.0])}, {"batch": np.full(2, 0.2)}]
+)
+def test_another_reading_is_another_price_and_no_reading_too(change: dict[str, Any]) -> None:
+    phase = own(batch=np.full(2, 0.5), read=np.full(2, 5.0))
+    assert phase.treats_as(replace(phase, rounds=9))
+    assert not phase.treats_as(replace(phase, **change))
+    assert not phase.treats_as(replace(phase, read=None)) and not replace(phase, read=None).treats_as(phase)
+
+
+# a fixed number drawn, as papers do
+
+
+def drawn(phase: Phase, **more: Any) -> Plan:
+    return plan_of(phase, **{"sampling": "fixed_size", "accounting": "paper", **more})
+
+
+def test_a_fixed_number_is_charged_for_two_clips_and_without_a_coin() -> None:
+    phase = replace(SHARED, rate=np.array([0.5, 0.5, 0.5, 0.5, 0.0]))
+    rate, multiplier = drawn(phase).release(phase)
+    assert rate.tolist() == [1.0, 1.0, 1.0, 1.0, 0.0]
+    np.testing.assert_array_equal(multiplier, WHOLE / 2)
+    exchanged = drawn(phase, adjacency="replace")  # the number is the same, so nobody makes room: no more
+    np.testing.assert_array_equal(exchanged.release(phase)[1], WHOLE / 2)
+    assert exchanged.steps().adjacency == "replace"
+
+
+def test_the_bit_of_whoever_makes_room_counts_too() -> None:
+    phase = Phase.one_pool(1, np.full(4, 0.5), np.zeros(4), 1.0)
+    bits = {"clipping": Clipping((), Quantile(noise=3.0))}
+    assert plan_of(phase, **bits).release(phase)[1].tolist() == pytest.approx([6.0] * 4)
+    assert drawn(phase, **bits).release(phase)[1].tolist() == pytest.approx([3.0] * 4)

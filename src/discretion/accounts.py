@@ -29,7 +29,7 @@ def record(db: sqlite3.Connection, run: str, plan: Plan) -> None:
                 known[columns] = len(known)
                 db.execute("INSERT INTO price VALUES (?, ?, ?, ?)", [run, known[columns], *columns])
             asked = np.flatnonzero(count)
-            same = phase.turns is None and int(count[0])
+            same = (count == count[0]).all() and int(count[0])
             releases = same or [asked.tolist(), count[asked].tolist()]
             db.execute(
                 "INSERT INTO phase VALUES (?, ?, ?, ?, ?, ?)",

@@ -75,6 +75,9 @@ class Phase:
             "a client with batches has a pool of its own, and its turns are public": batch is None
             or (own and all_hold((self.rate == 0) | (self.rate == 1))),
             "the noise of a statistic is at least 0": self.read is None or all_hold(self.read >= 0),
+            "a client whose statistic is read has one turn at most": self.read is None
+            or turns is None
+            or all_hold(turns <= 1),
             "several steps need batches": batch is not None or self.steps == 1,
             "rounds × turns × steps is at most 2^40": int(self.rounds)
             * int(self.steps)
@@ -92,6 +95,13 @@ class Phase:
         """(N,) noisy releases in a round in which the client takes part."""
         turns = np.ones(len(self.rate), dtype=np.int64) if self.turns is None else self.turns
         return turns * self.steps
+
+    @property
+    def drawn_alike(self) -> bool:
+        """Whether a fixed number can be drawn of each pool, every client with the chance that it has."""
+        most = np.zeros(len(self.noise))
+        np.maximum.at(most, self.pool, self.rate)
+        return self.turns is None and self.batch is None and all_hold(self.rate == most[self.pool])
 
     @property
     def expected(self) -> Floats:
@@ -161,6 +171,7 @@ def frozen(column: NDArray[Any], kind: type | None = None) -> NDArray[Any]:
     if kind in (None, column.dtype) and column.flags.owndata and not column.flags.writeable:
         return column
     kept: NDArray[Any] = np.array(column, dtype=kind)
+    kept += 0  # -0.0 is 0.0, or clients that are alike would not be written alike
     kept.flags.writeable = False
     return kept
 

@@ -110,6 +110,8 @@ class Plan:
             "who trains is picked by reading data exactly where phases have noise for that, and steps are "
             "noisy": all((phase.read is not None) == (self.reading is not None) for phase in self.phases)
             and (self.reading is None or self.noise_at == "steps"),
+            "a fixed number is drawn of each pool by one rate for all its clients, without turns or "
+            "batches": self.sampling != "fixed_size" or all(phase.drawn_alike for phase in self.phases),
             "pools of single clients are summed as they are, and top_k keeps a share of each pool": all(
                 self.combine.fits(phase.own_pools, len(phase.noise)) for phase in self.phases
             ),
@@ -161,7 +163,12 @@ class Plan:
         """
         reach = self.grid.sensitivity(phase.clip) if self.grid else phase.clip
         with np.errstate(over="ignore"):
-            return reach * (2.0 if self.adjacency == "replace" else 1.0)
+            return reach * self._exchanged
+
+    @property
+    def _exchanged(self) -> float:
+        """2 where another unit comes in the place of one: a neighbour, or the next of a fixed number."""
+        return 2.0 if self.adjacency == "replace" or self.sampling == "fixed_size" else 1.0
 
     def view(self, phase: Phase, adversary: Adversary) -> tuple[Floats, Floats]:
         """(N,) rate and (N,) noise multiplier of one release, as the adversary sees it.
@@ -185,15 +192,14 @@ class Plan:
         elif phase.batch is not None:
             rate = np.where(rate > 0, phase.batch, 0.0)
         sensitivity = self.sensitivity(phase)
-        if self.sampling == "fixed_size":  # whoever is left out makes room for another: two clips, no secret
-            rate, sensitivity = np.where(rate > 0, 1.0, 0.0), 2 * sensitivity
+        if self.sampling == "fixed_size":  # whoever is left out makes room for another: no secret
+            rate = np.where(rate > 0, 1.0, 0.0)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             noise = phase.noise[phase.pool] * np.sqrt(secret)
             multiplier = np.where(sensitivity > 0, noise / sensitivity, math.inf)
             if self.clipping.quantile is not None:
                 # whoever draws the noise sees the bits, too
-                bit = self.clipping.quantile.multiplier * np.sqrt(secret)
-                bit = bit / (2.0 if self.adjacency == "replace" else 1.0)
+                bit = self.clipping.quantile.multiplier / self._exchanged * np.sqrt(secret)
                 multiplier = 1 / np.sqrt(1 / multiplier**2 + 1 / bit**2)
         return rate, multiplier
 
@@ -213,7 +219,7 @@ class Plan:
         found = [(rate, multiplier, phase.releases)]
         if phase.read is not None:
             asked = (phase.expected > 0) | (phase.read == 0)
-            found.append((np.ones(len(rate)), phase.read, asked.astype(np.int64)))
+            found.append((np.ones(len(rate)), phase.read / self._exchanged, asked.astype(np.int64)))
         return found
 
     def steps(self, rounds: int | None = None, against: Adversary | None = None) -> Steps:

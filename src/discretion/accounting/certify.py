@@ -236,8 +236,9 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
     charged = spent(plan, population.delta, accountant=accountant)
     epsilon = {name: accountant.epsilon(plan.steps(against=name), population.delta) for name in ADVERSARIES}
     if plan.sampling == "fixed_size":
-        most = _fixed_size(plan, population.delta)
-        charged, epsilon = np.minimum(charged, most), {k: np.minimum(e, most) for k, e in epsilon.items()}
+        epsilon = {k: np.minimum(e, _fixed_size(plan, population.delta, k)) for k, e in epsilon.items()}
+        promised = ADVERSARIES[: ADVERSARIES.index(plan.promise) + 1]
+        charged = np.minimum(charged, np.maximum.reduce([epsilon[name] for name in promised]))
     return Certificate(
         plan=plan.digest(),
         population=population.digest(),
@@ -261,16 +262,31 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
     )
 
 
-def _fixed_size(plan: Plan, delta: Floats) -> Floats:
-    """(N,) epsilon where a fixed number is drawn, in plans of one phase; see `papers.fixed_size`."""
+def _fixed_size(plan: Plan, delta: Floats, against: Adversary) -> Floats:
+    """(N,) epsilon where a fixed number is drawn, in plans of one phase; see `papers.fixed_size`.
+
+    Whoever knows of some clients that they were left out knows that the others are drawn the more often.
+    """
     from discretion.accounting.papers import fixed_size
 
-    if len(plan.phases) > 1:
-        return np.full(len(delta), np.inf)
+    found = np.full(len(delta), np.inf)
+    if len(plan.phases) > 1 or (
+        plan.noise_at == "clients" and against == "server"
+    ):  # which sees who is drawn
+        return found
     (phase,) = plan.phases
-    multiplier = 2 * plan.release(phase)[1]  # there the two clips are in
-    columns, where = np.unique(np.stack([phase.rate, multiplier, delta]), axis=1, return_inverse=True)
-    return fixed_size.at_most(columns[0], columns[1], plan.rounds, columns[2])[where.reshape(-1)]
+    members = np.bincount(phase.pool)
+    known = 0 if against == "public" else np.minimum(plan.colluding, members - 1)
+    chance = np.round(np.bincount(phase.pool, phase.rate)) / np.maximum(members - known, 1)
+    rate = np.minimum(chance, 1.0)[phase.pool]
+    multiplier = 2 * plan.view(phase, against)[1]  # there the two clips are in
+    found[rate == 0] = 0.0
+    some = (rate > 0) & (multiplier > 0) & np.isfinite(multiplier)
+    if some.any():
+        kinds = np.stack([rate, multiplier, delta])[:, some]
+        columns, where = np.unique(kinds, axis=1, return_inverse=True)
+        found[some] = fixed_size.at_most(columns[0], columns[1], plan.rounds, columns[2])[where.reshape(-1)]
+    return found
 
 
 def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: Accountant) -> Spending:

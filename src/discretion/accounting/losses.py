@@ -174,7 +174,9 @@ def epsilon(parts: Sequence[tuple[Losses, Floats]], delta: Floats, view: View) -
         total = weighed.sum(axis=2, keepdims=True)
         masses.append((weighed / total, count))
         moment, start = top + np.log(total), np.abs(losses.start)
-        rounding = 64 + 8 * exponent[..., -1:] + 8 * np.abs(top) + rows * np.abs(moment)
+        # the 64 is for masses above exp(-21) of the largest, and sums; what rarer ones miss is below `noise`
+        turns = losses.mass.shape[2] // size  # around the circle, each an addition
+        rounding = 64 + turns + 8 * exponent[..., -1:] + 8 * np.abs(top) + rows * np.abs(moment)
         relative += (count * UNIT * rounding).sum(axis=1)
         rounding = 16 * (1 + start + spacing[:, None] * losses.mass.shape[2]) + rows * start
         blur += (count * UNIT * rounding).sum(axis=1)

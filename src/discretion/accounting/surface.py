@@ -40,7 +40,7 @@ def answers(points: Floats, budget: Floats, high: float, search: Search, cost: C
     order = random.permutation(len(points))
     surface = _Surface(points, budget, high, search)
     # with the outermost clients in many directions, so that hardly anything is read off beyond them
-    outermost = [np.argmax(points @ way) for way in random.normal(size=(WAYS, points.shape[1]))]
+    outermost = [np.argmax(points @ way) for way in random.uniform(-1, 1, (WAYS, points.shape[1]))]
     surface.solve(np.union1d(order[:FIRST], outermost))
     tolerated, few = TOLERATED, int(FEW * len(points))
     while len(rest := order[np.isnan(surface.x[order])]):

@@ -32,7 +32,6 @@ RUNS: dict[Run, str] = {
 Verdict = Literal["kept", "broken", "unproven"]
 
 TIGHT_TO = 2e-3  # of PLD, relative
-SECANTS = 5
 
 
 @dataclass(frozen=True)
@@ -213,10 +212,7 @@ def _scale(steps: Steps, delta: Floats, accountant: Accountant) -> Floats:
 
     before, at_before = np.zeros(len(BUDGETS)), excess(np.zeros(len(BUDGETS)))
     now = at_before  # as if epsilon were one over the noise
-    for _ in range(SECANTS):
-        at_now = excess(now)
-        if np.abs(at_now).max() < 1e-4:
-            break
+    while np.abs(at_now := excess(now)).max() >= 1e-4:
         step = at_now * (now - before) / (at_now - at_before)
         before, at_before, now = now, at_now, now - step
     return np.exp(now)
