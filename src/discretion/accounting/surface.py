@@ -29,11 +29,10 @@ def answers(points: Floats, budget: Floats, high: float, search: Search, cost: C
     solved neighbours, and where that misses by more than a quarter of the margin more clients are solved.
     Everybody else gets what is read off for a budget less the margin. The accountant then looks at a
     random sample of those: while one of them is off by half the margin, more are solved, and less is
-    tolerated.
+    tolerated. In the end it looks at everybody, and whoever is over its budget is solved.
 
     Guarantees:
-        A solved client keeps its budget. An answer that was read off is not looked at by itself: it has a
-        margin of its budget left, twice what anybody of the sample was off.
+        Everybody keeps its budget, by the accountant.
         The same clients get the same answers, in whichever order they come.
     """
     random = np.random.default_rng(0)
@@ -58,6 +57,9 @@ def answers(points: Floats, budget: Floats, high: float, search: Search, cost: C
         missed |= (share < 1 - 1.5 * MARGIN) & (x < high)
         if not missed.any():
             surface.x[rest] = surface.read_off(rest)
+            over = rest[~(cost(surface.x[rest], rest) <= budget[rest])]
+            surface.x[over] = np.nan
+            surface.solve(over)
         else:
             surface.solve(sample[missed])
             tolerated *= 0.7
