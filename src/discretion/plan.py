@@ -110,8 +110,8 @@ class Plan:
             "who trains is picked by reading data exactly where phases have noise for that, and steps are "
             "noisy": all((phase.read is not None) == (self.reading is not None) for phase in self.phases)
             and (self.reading is None or self.noise_at == "steps"),
-            "pools of single clients are summed as they are, and top_k keeps a share of each pool": all(
-                self.combine.fits(phase.own_pools, len(phase.noise)) for phase in self.phases
+            "a projection needs several pools, and top_k keeps a share of each pool": all(
+                self.combine.fits(len(phase.noise)) for phase in self.phases
             ),
         }
         broken = [rule for rule, holds in rules.items() if not holds]
