@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from discretion.clip import finite_and_factor
 from discretion.pick import Reading
 from discretion.population import Ints
 from discretion.streams import shuffle_keys
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-from discretion.train import NoisySteps, Order, Updates, Vector, finite_and_factor, noisy_sum
+from discretion.train import NoisySteps, Order, Updates, Vector, noisy_sum
 
 Parameters = dict[str, Tensor]
 
