@@ -1,4 +1,4 @@
-"""Clients a second of Flower's simulation (Ray, 2 actors) on one workload; run by clients.py, in its own place.
+"""Clients a second of Flower's simulation (Ray, 2 actors) on one workload; run by clients.py.
 
 Run: python flower_clients.py DATA.npz A_small ROUNDS [channels_last]
 """

@@ -11,14 +11,17 @@ from discretion.population import Floats
 Rule = Literal["sum", "top_k", "project"]
 By = Literal["largest", "last_step"]
 
+NOTHING = 1e-9  # a direction so much shorter than the longest is rounding
+
 
 @dataclass(frozen=True)
 class Combine:
     """How sums become one step.
 
     sum: weighted, as they are. top_k: of each pool's sum only a share of the coordinates is kept, those that
-    are largest in it, noise and all, or those in which the model moved most in the last step. project: the
-    sums of all pools but the last are projected on the space that the last pool's sums of some rounds span.
+    are largest in it, noise and all, or those that were largest in the weighted sum of the last round, of
+    which nothing was left out: so a coordinate that was dropped may come back. project: the sums of all
+    pools but the last are projected on the space that the last pool's sums of some rounds span.
     """
 
     rule: Rule = "sum"
@@ -40,19 +43,21 @@ class Combine:
                 "needs a memory of at least 1"
             )
 
-    def fits(self, own_pools: bool, pools: int) -> bool:
+    def fits(self, pools: int) -> bool:
         """Whether a phase with so many pools can be combined like this."""
         if self.rule == "top_k":
             return len(self.keep) == pools
-        return self.rule == "sum" or (pools > 1 and not own_pools)
+        return self.rule == "sum" or pools > 1
 
     def step(self, sums: Floats, weight: Floats, last: Floats, memory: Floats) -> tuple[Floats, Floats]:
-        """(d,) the step, from (P, d) sums, (P,) weights and the (d,) last step; and the (W, d) new memory."""
+        """(d,) the step, from (P, d) sums, (P,) weights and the (d,) weighted sum of the last round; and the
+        (W, d) new memory."""
         if self.rule == "top_k":
             sums = np.stack([self._kept(row, last, k) for row, k in zip(sums, self.keep, strict=True)])
         elif self.rule == "project":
             memory = np.concatenate([memory, sums[-1:]])[-self.memory :]
-            basis = np.linalg.qr(memory.T)[0]  # (d, W)
+            axes, length, _ = np.linalg.svd(memory.T, full_matrices=False)
+            basis = axes[:, length > NOTHING * length[0]]  # (d, up to W): sums that are zero span nothing
             sums = np.concatenate([(sums[:-1] @ basis) @ basis.T, sums[-1:]])
         return weight @ sums, memory
 

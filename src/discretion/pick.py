@@ -88,19 +88,16 @@ def _by_balance(statistic: Floats, choose: int, coins: Floats) -> tuple[Ints, Fl
     squared distance of the classes' shares from even ones.
     """
     counts = np.maximum(statistic, LEAST)
-    taken: list[int] = []
-    total = np.zeros(counts.shape[1])
-    open_ = np.ones(len(counts), dtype=bool)
+    total, left = np.zeros(counts.shape[1]), np.arange(len(counts))
     for i in range(choose):
-        mixed = total + counts
+        mixed = total + counts[left]
         share = mixed / mixed.sum(axis=1, keepdims=True)
         imbalance = np.square(share - 1 / counts.shape[1]).sum(axis=1) + LEAST
-        chance = np.where(open_, (imbalance / imbalance.min()) ** -(i + 1.0), 0.0)
-        at = int(np.searchsorted(np.cumsum(chance) / chance.sum(), coins[i], side="right"))
-        taken.append(min(at, len(counts) - 1) if open_[min(at, len(counts) - 1)] else int(np.argmax(chance)))
-        open_[taken[-1]] = False
-        total += counts[taken[-1]]
-    return np.sort(np.array(taken)), np.ones(choose)
+        chance = np.cumsum((imbalance.min() / imbalance) ** (i + 1.0))
+        at = int(np.searchsorted(chance[:-1] / chance[-1], coins[i], side="right"))
+        total += counts[left[at]]
+        left = np.delete(left, at)
+    return np.setdiff1d(np.arange(len(counts)), left), np.ones(choose)
 
 
 def _by_diversity(statistic: Floats, choose: int, coins: Floats) -> tuple[Ints, Floats]:

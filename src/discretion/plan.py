@@ -112,8 +112,8 @@ class Plan:
             and (self.reading is None or self.noise_at == "steps"),
             "a fixed number is drawn of each pool by one rate for all its clients, without turns or "
             "batches": self.sampling != "fixed_size" or all(phase.drawn_alike for phase in self.phases),
-            "pools of single clients are summed as they are, and top_k keeps a share of each pool": all(
-                self.combine.fits(phase.own_pools, len(phase.noise)) for phase in self.phases
+            "a projection needs several pools, and top_k keeps a share of each pool": all(
+                self.combine.fits(len(phase.noise)) for phase in self.phases
             ),
         }
         broken = [rule for rule, holds in rules.items() if not holds]

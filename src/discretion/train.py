@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discretion.accounting import Certificate
+from discretion.clip import Matrix, add_layers, finite_and_factor, layers_of
 from discretion.discrete import rounded_gaussian
 from discretion.errors import LedgerError, PlanError
 from discretion.grid import Grid, to_grid
@@ -22,10 +23,7 @@ from discretion.population import Floats, Ints
 from discretion.streams import Purpose, run_stream
 
 Vector = NDArray[np.float32]  # (d,) all trainable parameters, one after the other
-Matrix = NDArray[np.float32]  # (k, d)
 
-ROUNDING = 1e-6  # a clipped update ends this much below its bound, so rounding cannot lift it above
-SMALLEST = float(np.finfo(np.float32).tiny)  # factors below lose digits, and so could lift an update above
 LARGEST_SCALE = 2.0**40
 
 
@@ -88,7 +86,7 @@ class State:
     round: int  # rounds done
     model: Vector
     velocity: Vector
-    step: Vector  # the last one, before momentum
+    step: Vector  # the weighted sum of the last round, before it was combined otherwise
     memory: Matrix  # (W, d) earlier noisy sums that later steps look back on
     scale: float = 1.0  # of clips and noise, where they follow a quantile
 
@@ -191,6 +189,7 @@ def next_state(
     asked, turn = select(phase, source(Purpose.COINS), willing, plan.sampling == "fixed_size")
     counts = np.ones(len(asked))  # how much each update counts
     if plan.reading is not None and phase.read is not None:
+        asked, turn = asked[turn == 0], turn[turn == 0]  # a statistic is paid for once a round
         order = Order(number, 0, state.model, asked, turn)
         records = np.ones(len(phase.rate), dtype=np.int64) if size is None else size
         asked, turn, counts = picked(plan.reading, phase.read, clients, order, records, source)
@@ -209,12 +208,13 @@ def next_state(
     count = np.zeros(len(phase.rate))
     count[asked] = counts
     sums, scale = release(plan, phase, state, asked, updates, lambda pool: source(Purpose.NOISE, pool), count)
-    weight = np.ones(1) if phase.own_pools else phase.weight
+    weight = np.ones(1) if merged(plan, phase) else phase.weight
     last, memory = (x.astype(np.float64) for x in (state.step, state.memory))
     step, memory = plan.combine.step(sums, weight, last, memory)
     velocity = (server.momentum * state.velocity + step).astype(np.float32)
     model = (state.model + server.learning_rate * velocity).astype(np.float32)
-    return State(number, model, velocity, step.astype(np.float32), memory.astype(np.float32), scale)
+    whole = (weight @ sums).astype(np.float32)
+    return State(number, model, velocity, whole, memory.astype(np.float32), scale)
 
 
 def picked(
@@ -229,8 +229,14 @@ def picked(
 
     Guarantees:
         Nothing of the clients' data decides but their statistics with the noise that they pay for.
+        A number that is not finite counts as 0.
     """
-    statistic = clients.statistics(order, reading)
+    statistic = np.array(clients.statistics(order, reading), dtype=np.float64)
+    if statistic.shape[:1] != order.clients.shape or (len(statistic) and statistic.ndim != 2):
+        raise LedgerError(
+            f"statistics of {len(order.clients)} clients must be as many rows, found {statistic.shape}"
+        )
+    statistic[~np.isfinite(statistic)] = 0.0
     for i, client in enumerate(order.clients.tolist()):
         if read[client] > 0:
             std = float(read[client]) * reading.sensitivity
@@ -249,11 +255,11 @@ def select(
     if turns is None:
         coins = source.uniform(len(phase.rate))
         if fixed_size:
+            drawn = _fixed_numbers(phase)
             rank = np.lexsort([coins, phase.pool])
             start = np.searchsorted(phase.pool[rank], phase.pool[rank])
-            drawn = np.round(np.bincount(phase.pool, phase.rate))[phase.pool[rank]]
             turns = np.zeros(len(coins), dtype=np.int64)
-            turns[rank] = np.arange(len(coins)) - start < drawn
+            turns[rank] = np.arange(len(coins)) - start < drawn[phase.pool[rank]]
         else:
             turns = (coins < phase.rate).astype(np.int64)
     if willing is not None:
@@ -261,6 +267,27 @@ def select(
     asked = np.repeat(np.arange(len(turns)), turns)
     first = np.cumsum(turns) - turns
     return asked, np.arange(len(asked)) - first[asked]
+
+
+def _fixed_numbers(phase: Phase) -> Floats:
+    """(P,) how many of each pool are drawn: exactly the rate that is charged for, of clients that could
+    stand for each other."""
+    drawn = np.bincount(phase.pool, phase.rate)
+    whole = np.asarray(np.round(drawn), dtype=np.float64)
+    for column in (phase.rate, phase.clip):
+        first = column[np.unique(phase.pool, return_index=True)[1]]
+        if (first[np.unique(phase.pool, return_inverse=True)[1]] != column).any():
+            raise PlanError("a fixed number is drawn of a pool whose clients have one rate and one clip")
+    if (np.abs(drawn - whole) > 1e-6).any():
+        raise PlanError(
+            f"a fixed number of each pool is whole: its rate times its clients is {drawn.tolist()}"
+        )
+    return whole
+
+
+def merged(plan: Plan, phase: Phase) -> bool:
+    """Whether pools of single clients become one sum: nothing is asked of each but to be added."""
+    return phase.own_pools and plan.combine.rule == "sum"
 
 
 def release(
@@ -274,21 +301,21 @@ def release(
 ) -> tuple[Floats, float]:
     """(P, d) the pools' noisy sums, and the scale of later clips: nothing else leaves a round.
 
-    (N,) `count` is how much each client's updates count, where each has a pool of its own; else 1.
+    (N,) `count` is how much each client's updates count: where their steps were noisy, else 1.
 
     Guarantees:
         Each pool's sum of clipped updates gets noise of the planned standard deviation, whoever took part.
         Pools in which nobody can take part release nothing.
-        Where each client has a pool of its own, only the weighted sum of the pools is made, (1, d), with the
-        noise that all of theirs add up to.
-        Each update moves the sum of the bits by 1/2, and their noise grows with the turns as the sums' does.
+        Where each client has a pool of its own and pools are just added up, only their weighted sum is made,
+        (1, d), with the noise that all of theirs add up to.
+        Each update moves the sum of the bits by 1/2.
     """
     size = len(state.model)
     sums, within = clipped_sums(plan, phase, state.scale, updates, asked, size, count)
     # (P,) releases of each pool in this round: a public number
     releases = phase.turns if phase.turns is not None and phase.own_pools else phase.open_pools
     noise = phase.noise * np.sqrt(releases) * state.scale
-    if phase.own_pools:
+    if merged(plan, phase):
         noise = np.sqrt(np.square(phase.weight * noise).sum(keepdims=True))
     if plan.noise_at != "steps":  # there every step was noisy
         for pool in np.flatnonzero(noise > 0):
@@ -296,8 +323,7 @@ def release(
     scale = state.scale
     quantile = plan.clipping.quantile
     if quantile is not None:
-        std = quantile.noise * math.sqrt(phase.expected.max(initial=1.0))
-        bits = within - len(asked) / 2 + source(len(phase.noise)).gaussian(1, std)[0]
+        bits = within - len(asked) / 2 + source(len(phase.noise)).gaussian(1, quantile.noise)[0]
         share = bits / max(phase.expected.sum(), 1.0) + 0.5
         scale = rescaled(scale, -quantile.learning_rate * (share - quantile.target))
     return sums, scale
@@ -326,7 +352,7 @@ def clipped_sums(
 ) -> tuple[Floats, int]:
     """(P, d) the sum of the clipped updates of each pool, and how many updates were within their clips.
 
-    Where each client has a pool of its own: (1, d) the weighted sum.
+    Where pools of single clients are `merged`: (1, d) the weighted sum.
 
     Guarantees:
         A client enters as often as it was asked at most, and with updates no longer than its clip.
@@ -334,7 +360,7 @@ def clipped_sums(
     """
     if plan.grid is not None and plan.grid.size != size:  # rounding more coordinates would cost more
         raise PlanError(f"the plan's grid is of {plan.grid.size} parameters, the model has {size}")
-    own, layers = phase.own_pools, layers_of(plan.clipping.layers, size)
+    own, layers = merged(plan, phase), layers_of(plan.clipping.layers, size)
     sums = np.zeros((1 if own else len(phase.noise), size))
     waiting = np.bincount(asked, minlength=len(phase.rate))
     within = 0
@@ -355,50 +381,13 @@ def clipped_sums(
         if plan.grid is not None:
             whole = to_grid(factor * change, clip, plan.grid.step)
             change, factor = plan.grid.step * whole, np.ones_like(factor)  # float64: their sums are exact
+        share = np.ones(len(who)) if count is None else count[who]
         if own:
-            share = phase.weight[who] if count is None else phase.weight[who] * count[who]
-            add_layers(sums[0], share, change, factor, layers)
+            add_layers(sums[0], phase.weight[who] * share, change, factor, layers)
         else:
             for pool in np.unique(phase.pool[who]):
-                add_layers(sums[pool], phase.pool[who] == pool, change, factor, layers)
+                add_layers(sums[pool], share * (phase.pool[who] == pool), change, factor, layers)
     return sums, within
-
-
-def layers_of(lengths: tuple[int, ...], size: int) -> list[slice]:
-    """Which parameters are clipped together: all of them, unless the plan names layers."""
-    if lengths and sum(lengths) != size:
-        raise PlanError(f"the plan's layers have {sum(lengths)} parameters, the model has {size}")
-    ends = np.cumsum(lengths or (size,)).tolist()
-    return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-
-
-def finite_and_factor(change: Matrix, clip: Floats, layers: Sequence[slice]) -> tuple[Matrix, Floats]:
-    """(k, d) updates, zero where one is not finite, and (k, L) what to multiply their L layers by.
-
-    Guarantees:
-        Multiplied so, each layer's L2 norm is at most clip / sqrt(L), and so the whole at most the clip.
-        An update of which any number is not finite counts as zero, in every layer.
-    """
-    bound = (clip * (1 - ROUNDING) / math.sqrt(len(layers)))[:, None]
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        parts = (change[:, columns] for columns in layers)
-        norm = np.sqrt(np.stack([np.einsum("kd,kd->k", x, x, dtype=np.float64) for x in parts], axis=1))
-        factor = np.where(norm > bound, bound / norm, 1.0)
-    finite = np.isfinite(norm).all(axis=1)
-    if not finite.all():  # zero times infinity is not zero
-        change = np.where(finite[:, None], change, np.float32(0))
-        factor = np.where(finite[:, None], factor, 0.0)
-    return change, factor
-
-
-def add_layers(
-    total: Floats, share: Floats | NDArray[np.bool_], change: Matrix, factor: Floats, layers: Sequence[slice]
-) -> None:
-    """Add to (d,) `total` the (k,) share of each update, each of its layers multiplied by its factor."""
-    for number, columns in enumerate(layers):
-        each = share * factor[:, number]
-        each[np.abs(each) < SMALLEST] = 0
-        total[columns] += each.astype(change.dtype) @ change[:, columns]
 
 
 def noisy_sum(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from discretion.clip import finite_and_factor
 from discretion.pick import Reading
 from discretion.population import Ints
 from discretion.streams import shuffle_keys
@@ -83,31 +84,42 @@ class LocalClients:
             yield Updates(order.clients[part], self._train(order, order.clients[part], order.turn[part]))
 
     def statistics(self, order: Order, reading: Reading) -> np.ndarray:
-        """(k, m) what a rule reads of each client asked, a sum over its records; not finite counts as 0."""
+        """(k, m) what a rule reads of each client asked.
+
+        Guarantees:
+            One record more or less moves a client's row by at most `reading.sensitivity`, whatever the
+            record or the model: a loss counts as 0 to `bound`, a gradient is clipped to it and counts as zero
+            if it is not finite, and so do the sum of squared norms, over `bound`, and `bound` for a label.
+        """
         rows = [self._statistic(order.model, self._partition.of(client), reading) for client in order.clients]
-        return np.nan_to_num(np.array(rows, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+        return np.array(rows, dtype=np.float64)
 
     def _statistic(self, model: Vector, records: Ints, reading: Reading) -> list[float]:
         bound = reading.bound
         if reading.rule == "class_balance":
             labels = self._labels[torch.from_numpy(records)]
-            return torch.bincount(labels, minlength=self._dataset.classes).tolist()
+            count: list[int] = torch.bincount(labels, minlength=self._dataset.classes).tolist()
+            return [bound * number for number in count]
         if reading.rule == "largest_loss":
-            inputs, labels = (x[torch.from_numpy(records)] for x in (self._inputs, self._labels))
-            with torch.no_grad():
-                logits = functional_call(
-                    self._model, models.unflatten(model, self._model), (self._ready(inputs),)
-                )
-                each = functional.cross_entropy(logits, labels, reduction="none")
-            return [float(torch.nan_to_num(each, nan=bound).clamp(max=bound).sum())]
+            return [float(self._losses(model, records).nan_to_num(nan=bound).clamp(0, bound).sum())]
         total, squares = np.zeros(len(model)), 0.0
         for part in self._gradients(model, records):
-            norm = np.linalg.norm(part.astype(np.float64), axis=1)
-            factor = np.where(np.isfinite(norm), np.minimum(1.0, bound / np.maximum(norm, 1e-30)), 0.0)
-            total += np.where(factor > 0, factor, 0.0) @ np.nan_to_num(part)
-            squares += float(np.square(np.where(factor > 0, factor * norm, 0.0)).sum())
+            slopes, factor = finite_and_factor(part, np.full(len(part), bound), [slice(None)])
+            clipped = factor * slopes  # (n, d) float64
+            total += clipped.sum(axis=0)
+            squares += float(np.square(clipped / bound).sum())
         length = float(np.linalg.norm(total))
-        return [length] if reading.rule == "norm" else [length, squares / bound]
+        return [length] if reading.rule == "norm" else [length, squares * bound]
+
+    def _losses(self, model: Vector, records: Ints) -> Tensor:
+        """(n,) the loss of each record, in float64, so that their sum is exact enough."""
+        parameters, found = models.unflatten(model, self._model), []
+        with torch.no_grad():
+            for start in range(0, len(records), EVALUATION_BATCH):
+                part = torch.from_numpy(records[start : start + EVALUATION_BATCH])
+                logits = functional_call(self._model, parameters, (self._ready(self._inputs[part]),))
+                found.append(functional.cross_entropy(logits.double(), self._labels[part], reduction="none"))
+        return torch.cat(found)
 
     def evaluate(self, model: Vector) -> Quality:
         """On the test records."""

@@ -1,6 +1,7 @@
 """The methods by name: each a function from a population to a plan, in one short file."""
 
 import inspect
+import math
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -20,6 +21,28 @@ def find(name: str) -> Method:
     return METHODS[name]
 
 
+WHOLE = {"rounds", "steps", "groups", "memory"}
+SHARES = {"rate", "batch", "saving_low", "saving_high"}  # above 0, at most 1
+POSITIVE = {"clip", "reward", "clip_learning_rate", "bit_noise", "budget_start", "budget_end"}
+
+
+def _check(what: str, given: str, value: Any) -> None:
+    if given == "accounting" and value not in get_args(Accounting):
+        raise ConfigError(f"{what} is {value!r}: expected tight, or paper for the paper's own formula")
+    if given in WHOLE | SHARES | POSITIVE and (isinstance(value, str | bool) or not math.isfinite(value)):
+        raise ConfigError(f"{what} is {value!r}: expected a number")
+    if given in WHOLE and (value < 1 or value % 1):
+        raise ConfigError(f"{what} is {value}: expected a whole number, at least 1")
+    if given in SHARES and not 0 < value <= 1:
+        raise ConfigError(f"{what} is {value}: expected more than 0 and at most 1")
+    if given in POSITIVE and not value > 0:
+        raise ConfigError(f"{what} is {value}: expected more than 0")
+    if given == "quantile" and not 0 < value < 1:
+        raise ConfigError(f"{what} is {value}: expected more than 0 and less than 1")
+    if given == "tradeoff" and not 0 <= value < math.inf:
+        raise ConfigError(f"{what} is {value}: expected at least 0")
+
+
 def make_plan(name: str, population: Population, parameters: dict[str, Any]) -> Plan:
     """Plan by the named method; `parameters` beyond what it takes are refused, missing ones named."""
     method = find(name)
@@ -33,15 +56,7 @@ def make_plan(name: str, population: Population, parameters: dict[str, Any]) -> 
     ]
     if missing:
         raise ConfigError(f"{name} needs {', '.join(missing)}")
-    if not 0 < parameters.get("rate", 1.0) <= 1 or not parameters.get("clip", 1.0) > 0:
-        raise ConfigError(f"{name}: a rate lies above 0 and at most at 1, a clip above 0")
-    if not 0 < parameters.get("batch", 1.0) <= 1 or not parameters.get("steps", 1) >= 1:
-        raise ConfigError(
-            f"{name}: a batch's rate lies above 0 and at most at 1, and there is at least 1 step"
-        )
-    if parameters.get("rounds", 1) < 1:
-        raise ConfigError(f"{name}: there is at least 1 round")
-    if parameters.get("accounting", "tight") not in get_args(Accounting):
-        raise ConfigError(f"{name}: accounting is tight, or paper for the paper's own formula")
+    for given, value in parameters.items():
+        _check(f"{name}: {given}", given, value)
     defaults = {given: parameter.default for given, parameter in method.parameters.items()}
     return replace(method.plan(population, **parameters), parameters={**defaults, **parameters})

@@ -84,6 +84,8 @@ def _plan(
     rates = np.full(len(found.size), rate)
     if optimal:
         rates = problem.capped_rates(found.epsilon, delta, found.size, rate)
+    if paper_mode:  # r_m is a number of clients
+        rates = np.maximum(np.round(rates * found.size), 1) / found.size
     drawn, cohort = rates * found.size.astype(float), rate * len(population)
     # sigma_m: noise of each group's sum, over the clip
     sigma = noise_multiplier(found.epsilon, delta, rates, rounds, ACCOUNTANTS[accounting])

@@ -2,6 +2,7 @@
 own."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,8 +40,11 @@ def schedule_scale(epsilon: Floats, delta: Floats, kind: Ints, steps_of: Callabl
 
     `steps_of` gives the schedules of some clients. Clients of one kind and delta differ in their budget only:
     with many budgets, some are solved and the others are read off between them, a little on the safe side.
+
+    Guarantees:
+        By PLD no schedule costs more than the budget: who would pass it by what was read off is solved.
     """
-    factor = np.empty(len(epsilon))
+    factor, read = np.empty(len(epsilon)), np.zeros(len(epsilon), dtype=bool)
     _, cell = np.unique(np.stack([kind, delta]), axis=1, return_inverse=True)
     order = np.lexsort([epsilon, cell.reshape(-1)])
     cells = np.split(order, np.flatnonzero(np.diff(cell.reshape(-1)[order])) + 1)
@@ -48,9 +52,17 @@ def schedule_scale(epsilon: Floats, delta: Floats, kind: Ints, steps_of: Callabl
     solved = np.concatenate(nodes)
     factor[solved] = noise_scale(steps_of(solved), epsilon[solved], delta[solved])
     for mine, node in zip(cells, nodes, strict=True):
-        read_off = np.interp(np.log(epsilon[mine]), np.log(epsilon[node]), np.log(factor[node]))
-        exact = np.isin(epsilon[mine], epsilon[node])
-        factor[mine] = np.exp(read_off) * np.where(exact, 1.0, 1 + MARGIN)
+        between = np.exp(np.interp(np.log(epsilon[mine]), np.log(epsilon[node]), np.log(factor[node])))
+        at = np.searchsorted(epsilon[node], epsilon[mine])
+        read[mine] = epsilon[node][at] != epsilon[mine]
+        factor[mine] = np.where(read[mine], between * (1 + MARGIN), factor[node][at])
+    again = np.flatnonzero(read)
+    if len(again):
+        made = steps_of(again)
+        scaled = replace(made, multiplier=made.multiplier * factor[again])
+        again = again[TIGHT.epsilon(scaled, delta[again]) > epsilon[again]]
+    if len(again):
+        factor[again] = noise_scale(steps_of(again), epsilon[again], delta[again])
     return factor
 
 

@@ -19,6 +19,8 @@ from discretion.plan import Accounting, Plan
 from discretion.population import Floats, Ints, Population
 from discretion.problems import selection as problem
 
+FLATTEST = 1e-3
+
 
 def plan(
     population: Population,
@@ -79,7 +81,8 @@ def noise_curve(
     """
     usual = max(1, round(cohort * rounds / len(population))) * steps
     low, high = (multipliers(population, np.full(len(population), t), batch) ** 2 for t in (usual, 4 * usual))
-    slope = (high - low) / (3 * usual)
+    # where budgets ask for hardly any noise it does not grow with the turns: it is taken to, a little
+    slope = np.maximum((high - low) / (3 * usual), FLATTEST * low / usual)
     intercept = np.maximum(low - slope * usual, 0.0)
     size = (batch * population.size) ** 2
     return intercept / cohort / size, slope * rounds * steps / size

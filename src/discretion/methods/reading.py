@@ -78,9 +78,9 @@ def _multipliers(
     """(N,) of training and (N,) of the statistic, 0 if it is read raw; together they cost the budget."""
     count = np.maximum(asked, 1)
     train = multipliers(population, count * steps, batch)
-    if share == 0:
-        return train, np.zeros(len(population))
     private = np.isfinite(population.epsilon)
+    if share == 0 or not private.any():
+        return train, np.zeros(len(population))
     epsilon, delta = population.epsilon[private], population.delta[private]
     alone = np.sqrt(count[private]) / gaussian.shift_of(epsilon, delta) / np.sqrt(share)
     rates = np.stack([np.full(len(alone), batch), np.ones(len(alone))])
