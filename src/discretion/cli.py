@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from discretion import __version__, budgets, config, experiments, terminal
+from discretion import __version__, budgets, catalogue, config, experiments, terminal
 from discretion.accounting import Accountant, Certificate, Pld, Reference, Renyi, certify
 from discretion.errors import DiscretionError, InputError
 from discretion.ledger import Ledger
@@ -317,11 +317,11 @@ def methods(
     """
     chosen = [find(name)] if name else list(METHODS.values())
     if json_:
-        terminal.print_json({"methods": [terminal.method_record(method) for method in chosen]})
+        terminal.print_json({"methods": [catalogue.method_record(method) for method in chosen]})
     elif name:
-        terminal.explain_method(chosen[0])
+        terminal.out.print(catalogue.method_text(chosen[0]))
     else:
-        terminal.out.print(terminal.methods_table(chosen))
+        terminal.out.print(catalogue.methods_list(chosen))
 
 
 @app.command()
@@ -373,6 +373,8 @@ def _show(made: Plan, clients: Population, certificate: Certificate, as_json: bo
         terminal.print_json(terminal.certificate_record(made, certificate))
     else:
         terminal.out.print(terminal.certificate_table(made, clients, certificate))
+        if table := terminal.adversaries_table(clients, certificate):
+            terminal.out.print(table)
         terminal.out.print(terminal.statement(certificate))
 
 
