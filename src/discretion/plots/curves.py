@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from discretion.plan import Plan
 from discretion.population import Floats, Ints
@@ -43,7 +44,7 @@ def over_time(plan: Plan, member: Ints) -> OverTime:
     )
 
 
-def _medians(column: Floats, taking: Ints, member: Ints) -> Floats:
+def _medians(column: Floats, taking: NDArray[np.bool_], member: Ints) -> Floats:
     """(C,)"""
     found = np.full(int(member.max()) + 1, np.nan)
     for k in range(len(found)):
