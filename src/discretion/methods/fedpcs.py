@@ -126,7 +126,7 @@ def explain(population: Population, rounds: int, rate: float, reward: float) -> 
         numbers={
             "iterations of the search": report.iterations,
             "largest gap between the mean expected and the mean played": report.gap,
-            "gap small enough to call it an equilibrium (1: yes)": float(report.converged),
+            "an equilibrium was found (1: yes, 0: no)": float(report.converged),
             "largest share of its utility that a client gives up": float(report.regret.max()),
             "share of clients that could gain more than 1 %": report.exploitable,
             "social welfare, for each client and round": worth / found.rho.size,

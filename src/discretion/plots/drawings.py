@@ -15,7 +15,7 @@ from discretion.report.charts import HEADROOM, SYMBOLS, Figure, Style, layout, r
 
 ORDERS = 8  # --order-1 … in page.css
 MOST_POINTS = 2000
-WIDE = 20.0  # budgets further apart than this get a logarithmic axis
+WIDE = 8.0  # what is further apart than this gets a logarithmic axis
 SCALE = [[k / (ORDERS - 1), f"--order-{k + 1}"] for k in range(ORDERS)]
 
 
@@ -25,8 +25,11 @@ def class_styles(names: Sequence[str]) -> list[Style]:
     return [Style(f"--order-{k}", SYMBOLS[i % len(SYMBOLS)], "solid") for i, k in enumerate(place)]
 
 
-def spending(certificate: Certificate, styles: Sequence[Style]) -> Figure:
-    """Epsilon after each round, a line for each budget class; its budget dotted in the same colour."""
+def spending(certificate: Certificate, styles: Sequence[Style], in_steps: bool) -> Figure:
+    """Epsilon after each round, a line for each budget class; its budget dotted in the same colour.
+
+    Between two points the later one holds, and is drawn so where a client has its turns now and then.
+    """
     curve = certificate.spending
     data: list[Figure] = []
     highest = 0.0
@@ -38,35 +41,37 @@ def spending(certificate: Certificate, styles: Sequence[Style]) -> Figure:
             highest = max(highest, float(budget))
             data.append(_dotted([0, curve.rounds[-1]], float(budget), look.colour))
         shown = [numbers.spent(float(value)) for value in spent]
+        line = _line(look, list(curve.rounds), spent.tolist(), name)
+        line["line"] |= {"shape": "vh"} if in_steps else {}
         data.append(
             {
-                **_line(look, list(curve.rounds), spent.tolist(), name),
+                **line,
                 "text": shown,
                 "hovertemplate": f"{html.escape(name)}  <b>%{{text}}</b><extra></extra>",
             }
         )
     frame = layout(340)
     frame["xaxis"] |= round_axis(curve.rounds[-1], ticks=10)
-    frame["yaxis"] |= {"range": [0, highest * HEADROOM], "nticks": 7} | _titled("Epsilon spent")
+    frame["yaxis"] |= {"range": [0, highest * HEADROOM], "nticks": 7}
     return {"data": data, "layout": frame}
 
 
-def by_round(
-    time: OverTime, values: Floats, names: Sequence[str], styles: Sequence[Style], title: str
-) -> Figure:
+def by_round(time: OverTime, values: Floats, names: Sequence[str], styles: Sequence[Style]) -> Figure:
     """(S, C) values over rounds, in steps: what holds for a stretch of rounds is drawn level."""
     data = []
+    ends = np.append(time.start[1:] - 1, time.last)
+    rounds = np.stack([time.start, ends], axis=1)  # (S, 2)
     for k, (name, look) in enumerate(zip(names, styles, strict=True)):
         known = ~np.isnan(values[:, k])
-        rounds = [*time.start[known].tolist(), time.last]
-        levels = values[known, k].tolist()
-        if levels:
-            line = _line(look, rounds, [*levels, levels[-1]], name)
-            line["line"] |= {"shape": "hv"}
-            data.append(line | {"hovertemplate": f"{html.escape(name)}  <b>%{{y:.4g}}</b><extra></extra>"})
+        line = _line(look, rounds[known].reshape(-1).tolist(), np.repeat(values[known, k], 2).tolist(), name)
+        line["line"] |= {"shape": "hvh"}
+        data.append(line | {"hovertemplate": f"{html.escape(name)}  <b>%{{y:.4g}}</b><extra></extra>"})
     frame = layout(250)
     frame["xaxis"] |= round_axis(time.last, ticks=6)
-    frame["yaxis"] |= {"rangemode": "tozero", "nticks": 6} | _titled(title)
+    frame["yaxis"] |= {"rangemode": "tozero", "nticks": 6}
+    low, high = np.nanmin(values), np.nanmax(values)
+    if 0 < WIDE**2 * low < high:
+        frame["yaxis"] |= {"type": "log"}
     return {"data": data, "layout": frame}
 
 
@@ -86,17 +91,14 @@ def details(curves: Mapping[str, Floats], styles: Sequence[Style]) -> Figure:
 def by_epsilon(
     population: Population,
     values: Floats,
-    title: str,
     pool: Ints | None = None,
     level: float | None = None,
-    percent: bool = False,
 ) -> Figure:
     """(N,) values against budgets, a point for each client; by `pool` where sums are of groups."""
     who = some(population.epsilon, population.size, MOST_POINTS)
     who = who[~np.isnan(values[who])]
     data: list[Figure] = []
     groups = np.zeros(len(population), dtype=np.int64) if pool is None else pool
-    shown = ".2%" if percent else ".4g"
     for number, group in enumerate(np.unique(groups[who])):
         mine = who[groups[who] == group]
         name = "" if pool is None else f"group {group + 1}"
@@ -113,7 +115,7 @@ def by_epsilon(
                     "opacity": 0.75,
                     "symbol": SYMBOLS[number % len(SYMBOLS)],
                 },
-                "hovertemplate": f"client %{{text}}  <b>%{{y:{shown}}}</b><br>budget ε %{{x:.4g}}"
+                "hovertemplate": f"client %{{text}}  <b>%{{y:.4g}}</b><br>budget ε %{{x:.4g}}"
                 f"{'<br>' + name if name else ''}<extra></extra>",
             }
         )
@@ -121,9 +123,7 @@ def by_epsilon(
     if level is not None and len(ends):
         data.append(_dotted([float(ends.min()), float(ends.max())], level, "--ink"))
     frame = _points_frame(ends, 270)
-    frame["yaxis"] |= {"rangemode": "tozero", "nticks": 6} | _titled(title)
-    if percent:
-        frame["yaxis"]["tickformat"] = ".2~%"
+    frame["yaxis"] |= {"rangemode": "tozero", "nticks": 6}
     return {"data": data, "layout": frame}
 
 
@@ -179,7 +179,7 @@ def _points_frame(epsilon: Floats, height: int) -> Figure:
         **_titled("Budget (epsilon)"),
     }
     if len(epsilon) and epsilon.max() > WIDE * epsilon.min():
-        frame["xaxis"] |= {"type": "log", "dtick": "D2"}
+        frame["xaxis"] |= {"type": "log", "dtick": "D1" if epsilon.max() < 30 * epsilon.min() else "D2"}
     return frame
 
 

@@ -27,6 +27,7 @@ HEADINGS = {
     "details": "Behind it",
     "classes": "In numbers",
 }
+NOISE = {"tight": "As little as keeps every budget", "paper": "By the paper’s own formula"}
 READERS: dict[Adversary, str] = {
     "public": "Whoever sees the models",
     "clients": "Other clients",
@@ -40,7 +41,7 @@ def render(plan: Plan, population: Population, certificate: Certificate, details
         "plan": _heading(plan, population, certificate, mine),
         "drawn": _drawn(population, mine, details),
         "budgets": _by_budget(plan, population, mine),
-        "spending": _spending(certificate),
+        "spending": _spending(certificate, mine),
         "rounds": _over_rounds(plan, population, mine),
         "details": _details(details),
         "classes": _classes(population, certificate, mine),
@@ -67,7 +68,8 @@ def _heading(plan: Plan, population: Population, certificate: Certificate, mine:
         ("Clients", f"{len(population):,}<small>{numbers.span(sizes)} records each</small>"),
         ("Who takes part", f"{_coming(mine)}<small>{_turn(mine)}</small>"),
         ("Protected", text(wording.promise(plan.unit, plan.adjacency))),
-        ("Counted by", f"{text(certificate.accountant)}<small>noise: {text(plan.accounting)}</small>"),
+        ("Noise", text(NOISE[plan.accounting])),
+        ("Counted by", f"{text(certificate.accountant)}<small>over every round of the plan</small>"),
         ("Decided by", f"{text(method.reads)}<small>{text(method.paper)}</small>"),
         ("Given", f"<small>{text(given)}</small>"),
     ]
@@ -129,7 +131,7 @@ def _drawn(population: Population, mine: Treatment, details: Details) -> str:
                 "by budget and number of records",
             )
         )
-    ratio = drawings.by_epsilon(population, chance / share, "Times its share of the data", level=1.0)
+    ratio = drawings.by_epsilon(population, chance / share, level=1.0)
     panels.append(
         _panel(
             "figure-selection-ratio",
@@ -138,7 +140,7 @@ def _drawn(population: Population, mine: Treatment, details: Details) -> str:
             "1 (dotted): as often as a draw without bias",
         )
     )
-    return section("drawn", "Who is drawn", intro, _grid(panels[:1]), _grid(panels[1:]))
+    return section("drawn", "Who is drawn", intro, _grid(panels, " stacked"))
 
 
 def _by_budget(plan: Plan, population: Population, mine: Treatment) -> str:
@@ -154,7 +156,7 @@ def _by_budget(plan: Plan, population: Population, mine: Treatment) -> str:
     for number, (title, column) in enumerate(columns.items()):
         finite = np.where(np.isfinite(column), column, np.nan)
         if private.any() and varies(finite[private]):
-            drawing = drawings.by_epsilon(population, finite, title, pool)
+            drawing = drawings.by_epsilon(population, finite, pool)
             panels.append(_panel(f"figure-budget-{number}", drawing, title, ""))
         elif (found := ends(column)) is not None:
             value = "unbounded" if math.isinf(found[0]) else numbers.span(found)
@@ -176,9 +178,9 @@ def _by_budget(plan: Plan, population: Population, mine: Treatment) -> str:
     )
 
 
-def _spending(certificate: Certificate) -> str:
+def _spending(certificate: Certificate, mine: Treatment) -> str:
     curve, styles = certificate.spending, drawings.class_styles(certificate.spending.classes)
-    drawing = drawings.spending(certificate, styles)
+    drawing = drawings.spending(certificate, styles, in_steps=mine.public)
     if not drawing["data"]:
         return section("spending", "Who spends what, when", "Epsilon is infinite: there is nothing to draw.")
     key = legend(list(zip(_names(curve.classes), _bare(styles), strict=True)))
@@ -203,14 +205,14 @@ def _over_rounds(plan: Plan, population: Population, mine: Treatment) -> str:
     panels = []
     for number, (title, values) in enumerate(changing.items()):
         if varies(values):
-            drawing = drawings.by_round(time, values, names, styles, title)
+            drawing = drawings.by_round(time, values, names, styles)
             aside = "" if title.startswith("Chance") else "median client of each class"
             panels.append(_panel(f"figure-round-{number}", drawing, title, aside))
     key = legend(list(zip(_names(names), _bare(styles), strict=True))) if panels else ""
     if varies(time.cohort):
         one = [Style("--ink", "", "solid")]
         title = "Turns in a round" if mine.public else "Clients expected in a round"
-        drawing = drawings.by_round(time, time.cohort[:, None], [title], one, title)
+        drawing = drawings.by_round(time, time.cohort[:, None], [title], one)
         panels.append(_panel("figure-round-cohort", drawing, title, "all clients together"))
     if not panels:
         return ""
@@ -258,15 +260,17 @@ def _classes(population: Population, certificate: Certificate, mine: Treatment) 
 
 
 def _against(names: Sequence[str], member: Ints, certificate: Certificate) -> str:
-    head = ["Against", *map(text, _names(names)), "Budgets"]
-    promised = ADVERSARIES.index(certificate.promise)
+    head = ["Budget class", *(READERS[who] for who in ADVERSARIES)]
     rows = []
+    for k, name in enumerate(_names(names)):
+        worst = (float(certificate.epsilon[who][member == k].max()) for who in ADVERSARIES)
+        rows.append([text(name), *map(numbers.spent, worst)])
+    promised, marks = ADVERSARIES.index(certificate.promise), []
     for place, who in enumerate(ADVERSARIES):
-        values = certificate.epsilon[who]
-        worst = [numbers.spent(float(values[member == k].max())) for k in range(len(names))]
-        within = bool((values <= certificate.budget).all())
+        within = bool((certificate.epsilon[who] <= certificate.budget).all())
         kind = ("good", "kept") if within else ("bad", "broken") if place <= promised else None
-        rows.append([READERS[who], *worst, badge(*kind) if kind else badge("plain", "not promised")])
+        marks.append(badge(*kind) if kind else badge("plain", "not promised"))
+    rows.append(["all budgets", *marks])
     return table(head, rows, "data", "Epsilon against each adversary, by budget class")
 
 
@@ -291,5 +295,5 @@ def _panel(name: str, drawing: Figure, title: str, aside: str) -> str:
     )
 
 
-def _grid(panels: Sequence[str]) -> str:
-    return f'<div class="panels">{"".join(panels)}</div>' if panels else ""
+def _grid(panels: Sequence[str], kind: str = "") -> str:
+    return f'<div class="panels{kind}">{"".join(panels)}</div>' if panels else ""

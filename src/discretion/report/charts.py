@@ -22,6 +22,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
 BAND = "0.16"  # opacity
 GAPS = "7px,7px"  # lets the line show that lies beneath
 HEADROOM = 1.12  # above the budget
+MOST_SHOWN = 2.0  # budgets
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,8 @@ def spending(panel: Panel, style: dict[str, Style], as_share: bool) -> Figure:
     highest = max(budget, *(max(line["y"]) for line in lines))
     frame = layout(210)
     frame["xaxis"] |= round_axis(some.rounds[-1], ticks=5)
+    if any(mine.spent <= mine.budget for _, mine in panel.parts):  # who overspends does not flatten others
+        highest = min(highest, MOST_SHOWN * budget)
     frame["yaxis"] |= {"range": [0, highest * HEADROOM], "nticks": 5}
     if as_share:
         frame["yaxis"]["tickformat"] = ".0%"
