@@ -69,9 +69,9 @@ def by_round(time: OverTime, values: Floats, names: Sequence[str], styles: Seque
     frame = layout(250)
     frame["xaxis"] |= round_axis(time.last, ticks=6)
     frame["yaxis"] |= {"rangemode": "tozero", "nticks": 6}
-    low, high = np.nanmin(values), np.nanmax(values)
-    if 0 < WIDE**2 * low < high:
-        frame["yaxis"] |= {"type": "log"}
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    if 0 < 2 * WIDE * low < high:
+        frame["yaxis"] |= _logarithmic(low, high)
     return {"data": data, "layout": frame}
 
 
@@ -179,8 +179,15 @@ def _points_frame(epsilon: Floats, height: int) -> Figure:
         **_titled("Budget (epsilon)"),
     }
     if len(epsilon) and epsilon.max() > WIDE * epsilon.min():
-        frame["xaxis"] |= {"type": "log", "dtick": "D1" if epsilon.max() < 30 * epsilon.min() else "D2"}
+        frame["xaxis"] |= _logarithmic(float(epsilon.min()), float(epsilon.max()))
     return frame
+
+
+def _logarithmic(low: float, high: float) -> Figure:
+    """Ticks at 1, 2, 5, 10, …, each written out."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
+    return {"type": "log", "tickmode": "array", "tickvals": ticks, "ticktext": [f"{at:g}" for at in ticks]}
 
 
 def _titled(title: str) -> Figure:

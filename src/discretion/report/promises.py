@@ -3,7 +3,7 @@
 import math
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -35,13 +35,11 @@ def protection(groups: Sequence[Group], styles: dict[str, Style]) -> str:
     head = ["Method", *READERS.values()]
     rows = [[_name(part, styles), *(_protected(part, who) for who in READERS)] for part in groups]
     certificates = [run.certificate for part in groups for run in part.runs]
-    units = dict.fromkeys(wording.promise(c.unit, c.adjacency) for c in certificates)
-    trust = dict.fromkeys(wording.trusted(c.noise_at) for c in certificates)
     accountants = dict.fromkeys(c.accountant for c in certificates)
     meaning = [
-        ("What is protected", text("; ".join(units))),
-        ("What the server is trusted with", text(" ".join(trust))),
-        ("Against whom budgets hold", _held(groups)),
+        ("What is protected", _by_method(groups, _protected_unit)),
+        ("What the server is trusted with", _by_method(groups, _trusted)),
+        ("Against whom budgets hold", _by_method(groups, _held)),
         ("Counted by", f"{text(', '.join(accountants))}<small>over every round of the plan</small>"),
         ("How to read epsilon", _meaning(groups)),
     ]
@@ -57,18 +55,35 @@ def protection(groups: Sequence[Group], styles: dict[str, Style]) -> str:
     )
 
 
-def _held(groups: Sequence[Group]) -> str:
-    """By method: the strongest adversary that is promised, and how many clients may work with it."""
+def _by_method(groups: Sequence[Group], words: Callable[[Group], str]) -> str:
+    """What is true of each method; without names where it is the same for all."""
     lines: dict[str, list[str]] = {}
     for part in groups:
-        certificate = part.first.certificate
-        told = "nobody" if certificate.promises_nothing else PROMISED[certificate.promise]
-        if not certificate.promises_nothing and certificate.promise != "public" and certificate.colluding:
-            told += f", with {numbers.count(certificate.colluding, 'colluding client')}"
-        if part.verdict == "over":
-            told = f"over budget; it was to hold against {told}"
-        lines.setdefault(told, []).append(part.label)
-    return "<br>".join(f"{text(numbers.listing(names))}: {told}" for told, names in lines.items())
+        lines.setdefault(words(part), []).append(part.label)
+    if len(lines) == 1:
+        return text(*lines)
+    return "<br>".join(
+        f"<b>{text(numbers.listing(names))}</b>: {text(told)}" for told, names in lines.items()
+    )
+
+
+def _protected_unit(part: Group) -> str:
+    return wording.promise(part.first.certificate.unit, part.first.certificate.adjacency)
+
+
+def _trusted(part: Group) -> str:
+    return wording.trusted(part.first.certificate.noise_at)
+
+
+def _held(part: Group) -> str:
+    """The strongest adversary that is promised, and how many clients may work with it."""
+    certificate = part.first.certificate
+    if certificate.promises_nothing:
+        return "nobody"
+    told = PROMISED[certificate.promise]
+    if certificate.promise != "public" and certificate.colluding:
+        told += f", with {numbers.count(certificate.colluding, 'colluding client')}"
+    return f"over budget; it was to hold against {told}" if part.verdict == "over" else told
 
 
 def _name(part: Group, styles: dict[str, Style]) -> str:

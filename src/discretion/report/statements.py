@@ -1,7 +1,6 @@
 """What a certificate says, in sentences: who is protected from whom, and what the numbers are worth."""
 
 from discretion.accounting import Certificate
-from discretion.report import numbers
 
 PROMISED = {
     "public": "from whoever sees the released models, but neither from other clients nor from the server",
@@ -31,10 +30,6 @@ def paper_mode(certificate: Certificate) -> str:
     """What the paper's own formula is worth, where that was asked for; empty where it was not."""
     if certificate.accounting != "paper":
         return ""
-    over = len(certificate.overspent)
-    if over:
-        return (
-            f"Paper mode: not the stated guarantee. {numbers.count(over, 'client')} of "
-            f"{len(certificate.clients):,} overspend."
-        )
+    if len(certificate.overspent):
+        return "Paper mode: not the stated guarantee."
     return "Paper mode: noise by the paper's own formula; the true epsilon is within every budget."
