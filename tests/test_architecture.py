@@ -23,6 +23,7 @@ ALLOWED = {
     "pick": {"errors", "population"},
     "combine": {"errors", "population"},
     "plan": {"errors", "population", "steps", "phase", "grid", "records", "pick", "combine"},
+    "treatment": {"plan", "population"},
     "accounting": {"errors", "population", "steps", "phase", "plan", "records"},
     "problems": {"errors", "population", "steps", "accounting"},
     "methods": {
@@ -42,7 +43,9 @@ ALLOWED = {
     "config": {"errors", "plan", "methods"},
 }
 # what people use: it may import everything, and nothing above imports it
-OUTERMOST = {"__init__", "__main__", "cli", "experiments", "report", "runs", "terminal"}
+OUTERMOST = {
+    *("__init__", "__main__", "catalogue", "cli", "experiments", "plots", "report", "runs", "terminal"),
+}
 
 
 def imported(path: Path) -> set[str]:

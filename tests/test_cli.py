@@ -253,13 +253,86 @@ def test_the_rule_of_the_ledger_is_a_setting(discretion: Cli, small_config: Path
 
 def test_methods_are_listed_and_explained(discretion: Cli) -> None:
     listed = discretion("methods")
-    assert all(name in listed.out for name in METHODS)
-    one = discretion("methods", "idp_fedavg")
-    assert "Boenisch" in one.out and "clip" in one.out
+    words = " ".join(listed.out.split())
+    assert all(len(line) <= 80 for line in listed.out.splitlines())
+    for method in METHODS.values():
+        assert f"  {method.name} " in listed.out and method.paper in words
+        assert method.idea in words and f"decides by {method.reads}" in words
+    assert "protects nobody as published; decides by losses" in words
     record = json.loads(discretion("methods", "dp_fedavg", "--json").out)["methods"][0]
-    assert set(record["parameters"]) == {"rounds", "rate", "clip"}
+    assert set(record["parameters"]) == {"rounds", "rate", "clip", "accounting"}
+    assert record["parameters"]["accounting"] == {"default": "tight", "meaning": "tight or paper"}
+    assert record["modes"] == ["tight", "paper"] and "McMahan" in " ".join(record["about"])
+    assert len(json.loads(discretion("methods", "--json").out)["methods"]) == len(METHODS)
     wrong = discretion("methods", "fedavgg")
-    assert wrong.code == 2 and "Did you mean" in wrong.err
+    assert wrong.code == 2 and "Did you mean 'fedavg'?" in wrong.err
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_method_is_explained_with_its_parameters_and_modes(discretion: Cli, name: str) -> None:
+    shown = discretion("methods", name)
+    assert shown.code == 0 and all(len(line) <= 80 for line in shown.out.splitlines())
+    words, method = " ".join(shown.out.split()), METHODS[name]
+    assert method.idea in words and method.protects in words
+    assert set(method.meanings) == set(method.parameters)
+    for parameter, meaning in method.meanings.items():
+        assert meaning in words and f"  {parameter} " in shown.out
+    assert ("--accounting paper" in words) == ("accounting" in method.parameters)
+    if name != "unbiased" and "read_share" not in method.parameters:
+        assert "Departs from the paper" in words
+
+
+def test_plan_takes_the_papers_accounting_and_warns(discretion: Cli, people: Path) -> None:
+    words = ("plan", "gdpfed", str(people), "--rounds", "5", "--rate", "0.5")
+    paper = discretion(*words, "--accounting", "paper")
+    assert paper.code == 0 and "Paper mode: not the stated guarantee." in " ".join(paper.out.split())
+    same = discretion(*words, "-p", "accounting=paper")
+    assert same.out == paper.out
+    tight = discretion(*words, "--accounting", "tight")
+    assert "Paper mode" not in tight.out and tight.out == discretion(*words).out
+    record = json.loads(discretion(*words, "--accounting", "paper", "--json").out)
+    assert record["accounting"] == "paper" and not record["within_budget"]
+    assert discretion(*words, "--accounting", "guess").code == 2
+    assert discretion("plan", "fedavg", str(people), "--accounting", "paper").code == 2
+
+
+def test_every_adversary_is_shown_where_they_differ(discretion: Cli, people: Path) -> None:
+    shown = discretion("plan", "spend_as_you_go", str(people), "--rounds", "5", "--rate", "0.5")
+    assert "by who is looking" in shown.out and "not promised" in shown.out
+    assert all(name in shown.out for name in ("whoever sees the models", "other clients", "the server"))
+    assert all(len(line) <= 80 for line in shown.out.splitlines())
+    same = discretion("plan", "privacy_aware", str(people), "--rounds", "5", "--rate", "0.5")
+    assert "by who is looking" not in same.out
+
+
+def test_public_turns_are_shown_as_turns(discretion: Cli, people: Path) -> None:
+    shown = discretion("plan", "unbiased", str(people), "--rounds", "5", "--rate", "0.5")
+    words = " ".join(shown.out.split())
+    assert "turns" in words and " rate " not in words
+    assert "a turn: 5 noisy steps, each record in a step with chance 0.1" in words
+    asked = discretion("plan", "power_of_choice", str(people), "--rounds", "5", "--rate", "0.25")
+    assert "3 train in each" in " ".join(asked.out.split()) and "read raw" in " ".join(asked.out.split())
+
+
+def test_a_plan_is_drawn_beside_it(discretion: Cli, people: Path, tmp_path: Path) -> None:
+    words = ("plan", "dp_fedavg", str(people), "--rounds", "3", "--rate", "0.5")
+    drawn = discretion(*words, "--plot")
+    assert drawn.code == 0 and "Open it with" in drawn.err and (tmp_path / "dp_fedavg-plan.html").exists()
+    (tmp_path / "there").mkdir()
+    discretion(*words, "--plot", "-o", "there/plan.json")
+    assert (tmp_path / "there" / "dp_fedavg-plan.html").exists()
+    record = json.loads(discretion(*words, "--plot-out", "my.html", "--json").out)
+    assert record["plot"] == "my.html" and (tmp_path / "my.html").exists()
+    assert record["details"] == {"rounds": {}, "chance": None, "numbers": {}}
+
+
+def test_a_method_says_what_it_found_on_the_way(discretion: Cli, people: Path) -> None:
+    words = ("plan", "fedpcs", str(people), "--rounds", "5", "--rate", "0.25", "--json")
+    found = json.loads(discretion(*words).out)["details"]
+    assert {len(curve) for curves in found["rounds"].values() for curve in curves.values()} == {6}
+    assert found["numbers"]["price of anarchy (1: as good as planned for all)"] >= 1
+    chances = json.loads(discretion("plan", "privacy_aware", *words[2:]).out)["details"]["chance"]
+    assert len(chances) == 12 and sum(chances) == pytest.approx(1)
 
 
 def test_data_is_listed_and_fetched(discretion: Cli) -> None:

@@ -23,7 +23,7 @@ from discretion.accounting import Pld, Renyi, certify
 from discretion.config import make
 from discretion.errors import InputError
 from discretion.ledger import Ledger
-from discretion.methods import METHODS
+from discretion.methods import METHODS, make_plan
 from discretion.phase import Phase
 from discretion.plan import Plan
 from discretion.population import Population
@@ -485,6 +485,65 @@ def test_who_took_part_is_not_in_the_page(page: str) -> None:
     """Budget classes, never clients."""
     text = text_of(page)
     assert not re.search(r"\bc\d+\b", text)
+
+
+def run_of(path: Path, method: str, **options: float | str) -> Path:
+    """A run folder with a plan that the method itself made."""
+    plan = make_plan(method, people(), {"rounds": ROUNDS, "rate": 0.25, "clip": 0.5, **options})
+    folder = RunFolder(make_run(path, method))
+    folder.plan.write_text(plan.to_json(), encoding="utf-8")
+    folder.certificate.write_text(certify(plan, people()).to_json(), encoding="utf-8")
+    return path
+
+
+def test_public_turns_are_not_called_secret_coins(tmp_path: Path) -> None:
+    path = run_of(tmp_path / "run", "privacy_aware")
+    text = text_of(page_of([path], tmp_path))
+    plan = read_run(path).plan
+    turns = sum(phase.turns for phase in plan.phases if phase.turns is not None)
+    mine = turns[people().epsilon == 1.0]
+    assert f"{numbers.span([float(mine.min()), float(mine.max())])} turns" in text
+    assert "batch 0.1" in text and "drawn in advance" in text and "one record’s gradient" in text
+    assert "Each single record of a client" in text and "One person in several records." in text
+    for words in ("Secret coins.", "taking part in a round, a secret coin", "Expected rounds", "is secret"):
+        assert words not in text
+    assert "Against whom budgets hold the server" in text and "1 colluding client" in text
+
+
+def test_phases_are_summed_up(tmp_path: Path) -> None:
+    path = run_of(tmp_path / "run", "spend_as_you_go")
+    text = text_of(page_of([path], tmp_path))
+    plan = read_run(path).plan
+    rates = [float(phase.rate[0]) for phase in plan.phases]
+    assert f"{numbers.plain(min(rates))} to 0.25" in text and numbers.plain(sum(rates)) in text
+    assert "Secret coins." in text and "other clients, and whoever sees the models, with 1 colluding" in text
+
+
+def test_paper_mode_that_overspends_is_said(tmp_path: Path) -> None:
+    tight = run_of(tmp_path / "tight", "gdpfed_plus")
+    paper = run_of(tmp_path / "paper", "gdpfed_plus", accounting="paper")
+    config = RunFolder(paper).config
+    config.write_text(config.read_text().replace("[plan.options]", '[plan.options]\naccounting = "paper"'))
+    rows = {row.label: row for row in summarise([tight, paper])}
+    assert set(rows) == {"GDPFed+", "GDPFed+, accounting paper"}
+    assert rows["GDPFed+, accounting paper"].verdict == "over"
+    assert "Paper mode: not the stated guarantee." in rows["GDPFed+, accounting paper"].remarks
+    page = page_of([tight, paper], tmp_path)
+    assert "Paper mode: not the stated guarantee." in text_of(page)
+    certificate = read_run(paper).certificate
+    over = [line for line in figures_of(page)["figure-spending-0"]["data"] if "paper" in line["name"]]
+    assert over[0]["y"][-1] == certificate.spent.min()  # the curve ends at what is charged
+    assert "it was to hold against the server" in text_of(page)
+
+
+def test_what_is_read_raw_is_said(tmp_path: Path) -> None:
+    path = run_of(tmp_path / "run", "power_of_choice")
+    text = text_of(page_of([path], tmp_path))
+    assert "who trains depends on the loss of every record, read raw" in text and "no privacy" in text
+    assert "clients asked or expected in each" in text
+    noisy = run_of(tmp_path / "noisy", "power_of_choice", read_share=0.2)
+    assert summarise([noisy])[0].verdict == "within"
+    assert "read with noise that is paid for" in text_of(page_of([noisy], tmp_path))
 
 
 def test_folders_that_hold_no_run_are_refused(tmp_path: Path) -> None:

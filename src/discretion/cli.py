@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from discretion import __version__, budgets, config, experiments, terminal
+from discretion import __version__, budgets, catalogue, config, experiments, terminal
 from discretion.accounting import Accountant, Certificate, Pld, Reference, Renyi, certify
 from discretion.errors import DiscretionError, InputError
 from discretion.ledger import Ledger
-from discretion.methods import METHODS, find
+from discretion.methods import METHODS, Details, explain, find
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.runs import Progress, RunFolder, Task, execute, load_data, plan_of, prepare
@@ -135,14 +135,25 @@ def plan(
         list[str] | None,
         typer.Option("-p", "--parameter", metavar="KEY=VALUE", help="A parameter of the method."),
     ] = None,
+    accounting: Annotated[
+        str | None,
+        typer.Option(help="tight; or paper: noise by the paper's own formula, whatever that costs."),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan here.")] = None,
+    plot: Annotated[bool, typer.Option("--plot", help="Draw what the method decided.")] = False,
+    plot_out: Annotated[
+        Path | None, typer.Option(help="The HTML file to draw to; else METHOD-plan.html.")
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Plan by a method, and show what it costs each budget class.
 
-    Example: `discretion plan METHOD population.csv --rounds 50 --rate 0.02 -o plan.json`
+    Examples: `discretion plan METHOD population.csv --rounds 50 --rate 0.02 -o plan.json`,
+    `discretion plan METHOD population.csv --plot`, `discretion plan METHOD population.csv --accounting paper`
     """
     overrides = [f"plan.options.{item}" for item in option or []]
+    if accounting is not None:
+        overrides.append(f"plan.options.accounting={accounting}")
     shared = {"method": method, "rounds": rounds, "rate": rate, "clip": clip}
     settings = config.make({"plan": shared}, overrides, "the command line")
     clients = Population.from_csv(people)
@@ -150,9 +161,26 @@ def plan(
     certificate = certify(made, clients)
     if out:
         out.write_text(made.to_json(), encoding="utf-8")
+    details = explain(made, clients) if json_ or plot or plot_out else Details()
+    if plot or plot_out:
+        plot_out = plot_out or (out.parent if out else Path()) / f"{method}-plan.html"
+        _draw(made, clients, certificate, details, plot_out)
+    if json_:
+        record = terminal.certificate_record(made, certificate)
+        figures = str(plot_out) if plot_out else None
+        terminal.print_json(record | {"details": details.to_record(), "plot": figures})
+        return
     _show(made, clients, certificate, json_)
-    if out and not json_:
+    if out:
         terminal.say(f"Wrote {out}. Next: discretion check {out} {people}")
+    if plot_out:
+        terminal.say(f"Wrote {plot_out}. {_how_to_open(plot_out)}")
+
+
+def _draw(made: Plan, clients: Population, certificate: Certificate, details: Details, out: Path) -> None:
+    from discretion.plots import write
+
+    write(made, clients, certificate, details, out)
 
 
 @app.command()
@@ -317,11 +345,11 @@ def methods(
     """
     chosen = [find(name)] if name else list(METHODS.values())
     if json_:
-        terminal.print_json({"methods": [terminal.method_record(method) for method in chosen]})
+        terminal.print_json({"methods": [catalogue.method_record(method) for method in chosen]})
     elif name:
-        terminal.explain_method(chosen[0])
+        terminal.out.print(catalogue.method_text(chosen[0]))
     else:
-        terminal.out.print(terminal.methods_table(chosen))
+        terminal.out.print(catalogue.methods_list(chosen))
 
 
 @app.command()
@@ -373,6 +401,8 @@ def _show(made: Plan, clients: Population, certificate: Certificate, as_json: bo
         terminal.print_json(terminal.certificate_record(made, certificate))
     else:
         terminal.out.print(terminal.certificate_table(made, clients, certificate))
+        if table := terminal.adversaries_table(clients, certificate):
+            terminal.out.print(table)
         terminal.out.print(terminal.statement(certificate))
 
 

@@ -1,6 +1,5 @@
 """What the command line shows: tables that fit 80 columns, progress bars, JSON for machines."""
 
-import inspect
 import json
 import math
 import sys
@@ -18,17 +17,18 @@ from discretion.accounting import Certificate
 from discretion.accounting.papers import RUNS, Comparison
 from discretion.errors import LedgerError, nearest
 from discretion.ledger import Ledger
-from discretion.methods import Method
-from discretion.plan import Plan
+from discretion.plan import ADVERSARIES, Adversary, Plan
 from discretion.population import Floats, Population
 from discretion.records import dump
-from discretion.report import Summary
+from discretion.report import Summary, statements
 from discretion.tasks.datasets import Entry
+from discretion.treatment import Treatment, ends, treatment
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
 MOST_CLIENTS = 20  # that get a row each
+FEW_CLASSES = 4  # get a column each
 
 
 def say(message: str) -> None:
@@ -51,64 +51,99 @@ def epsilon(value: float) -> str:
 
 
 def span(values: Floats) -> str:
-    low, high = float(values.min()), float(values.max())
+    found = ends(values)
+    if found is None:
+        return "–"
+    low, high = found
     if math.isinf(low):
         return "∞"
-    return f"{low:.4g}" if math.isclose(low, high, rel_tol=1e-3) else f"{low:.3g} to {high:.3g}"
+    return f"{low:.4g}" if math.isclose(low, high, rel_tol=1e-3) else f"{low:.3g}–{high:.3g}"
 
 
 def certificate_table(plan: Plan, population: Population, certificate: Certificate) -> Table:
     """A row for each budget class: what it does and what that costs."""
     names, member = population.classes()
-    rates = np.stack([plan.release(phase)[0] for phase in plan.phases])  # (phases, N)
-    clips = np.stack([phase.clip for phase in plan.phases])
-    multipliers = np.stack([plan.release(phase)[1] for phase in plan.phases])
-    table = Table(title=f"{plan.method}: {plan.rounds} rounds, {plan.cohort:.4g} clients expected in each")
-    for heading in ("budget", "clients", "rate", "clip", "noise / clip", "spent", "within"):
+    mine = treatment(plan)
+    table = Table(
+        title=f"{plan.method}: {plan.rounds} rounds, {plan.cohort:.4g} {_who_comes(plan)} in each",
+        caption=_how_they_come(plan, mine),
+    )
+    often = "turns" if mine.public else "rate"
+    for heading in ("budget", "clients", often, "clip", "noise / clip", "spent", "within"):
         table.add_column(heading, justify="left" if heading == "budget" else "right")
     for k, name in enumerate(names):
-        mine = member == k
-        spent = certificate.spent[mine]
-        within = bool((spent <= certificate.budget[mine]).all())
+        who = member == k
+        spent = certificate.spent[who]
+        within = bool((spent <= certificate.budget[who]).all())
         table.add_row(
             name,
-            f"{int(mine.sum())}",
-            span(rates[:, mine]),
-            span(clips[:, mine]),
-            span(multipliers[:, mine]),
+            f"{int(who.sum())}",
+            span(mine.turns[who] if mine.public else mine.rate[:, who]),
+            span(mine.clip[:, who]),
+            span(mine.multiplier[:, who]),
             epsilon(float(spent.max())),
             "[green]yes[/]" if within else "[bold red]no[/]",
         )
     return table
 
 
+def _who_comes(plan: Plan) -> str:
+    return f"clients asked, {plan.reading.choose} train" if plan.reading else "clients expected"
+
+
+def _how_they_come(plan: Plan, mine: Treatment) -> str | None:
+    """What the columns leave out."""
+    if not mine.public:
+        return None
+    caption = "turns: in the whole plan; drawn in advance, and public"
+    if mine.batch is not None:
+        steps = "step" if mine.steps == (1, 1) else "steps"
+        count = span(np.array(mine.steps, dtype=np.float64))
+        caption += f"\na turn: {count} noisy {steps}, each record in a step with chance {span(mine.batch)}"
+    return caption
+
+
+def adversaries_table(population: Population, certificate: Certificate) -> Table | None:
+    """Epsilon against each adversary, by budget class; nothing where it is the same against all."""
+    values = np.stack([certificate.epsilon[who] for who in ADVERSARIES])  # (3, N)
+    if certificate.promises_nothing or np.allclose(values, certificate.spent, rtol=1e-3):
+        return None
+    names, member = population.classes()
+    few = len(names) <= FEW_CLASSES
+    table = Table(title="epsilon, by who is looking")
+    table.add_column("against")
+    for name in names if few else ["strictest class", "largest"]:
+        table.add_column(name, justify="right")
+    table.add_column("within budgets")
+    promised = ADVERSARIES.index(certificate.promise)
+    for place, who in enumerate(ADVERSARIES):
+        worst = [epsilon(float(values[place][member == k].max())) for k in range(len(names))]
+        cells = worst if few else [worst[0], epsilon(float(values[place].max()))]
+        within = bool((values[place] <= certificate.budget).all())
+        kept = "[green]yes[/]" if within else "[bold red]no[/]" if place <= promised else "not promised"
+        table.add_row(WATCHING[who], *cells, kept)
+    return table
+
+
 def statement(certificate: Certificate) -> str:
-    if certificate.promises_nothing:
-        raw = (
-            f": who trains depends on {certificate.reads}, read raw" if certificate.reads != "nothing" else ""
-        )
-        return f"No privacy: this plan protects nobody from anybody{raw}."
-    unit = "one client's whole data" if certificate.unit == "client" else "each record of a client"
-    who = {
-        "public": "from whoever sees the released models, but neither from other clients nor from the server",
-        "clients": "from other clients and from whoever sees the released models",
-        "server": "from the server, from other clients and from whoever sees the released models",
-    }[certificate.promise]
-    at_most = float(certificate.epsilon["server"].max())
-    server = "" if certificate.promise == "server" else f" Against the server epsilon is {epsilon(at_most)}."
-    return (
-        f"Protects {unit} ({certificate.adjacency.replace('_', '/')}) {who}.{server} "
-        f"Counted by {certificate.accountant}.{_warning(certificate)}"
-    )
+    said = statements.protection(certificate)
+    if not certificate.promises_nothing:
+        at_most = float(certificate.epsilon["server"].max())
+        if certificate.promise != "server":
+            said += f" Against the server epsilon is {epsilon(at_most)}."
+        said += f" Counted by {certificate.accountant}."
+        if read := statements.reading(certificate):
+            said += f" Here {read}."
+    if warning := statements.paper_mode(certificate):
+        said += f" [bold red]{warning}[/]" if len(certificate.overspent) else f" {warning}"
+    return said
 
 
-def _warning(certificate: Certificate) -> str:
-    """What the paper's own formula is worth, where that was asked for."""
-    if certificate.accounting != "paper":
-        return ""
-    if len(certificate.overspent):
-        return " [bold red]Paper mode: not the stated guarantee.[/]"
-    return " Paper mode: noise by the paper's own formula; the true epsilon is within every budget."
+WATCHING: dict[Adversary, str] = {
+    "public": "whoever sees the models",
+    "clients": "other clients",
+    "server": "the server",
+}
 
 
 def certificate_record(plan: Plan, certificate: Certificate) -> dict[str, Any]:
@@ -231,37 +266,6 @@ def fail(message: str, as_json: bool) -> None:
     else:
         err.print("[bold red]discretion:[/] ", end="")
         err.print(message, markup=False, soft_wrap=True)
-
-
-def methods_table(methods: Sequence[Method]) -> Table:
-    table = Table()
-    for heading in ("name", "unit", "idea"):
-        table.add_column(heading, overflow="fold")
-    for method in methods:
-        table.add_row(method.name, method.unit, f"{method.idea}\n[dim]{method.paper}[/]")
-    return table
-
-
-def method_record(method: Method) -> dict[str, Any]:
-    parameters = {
-        name: None if parameter.default is parameter.empty else parameter.default
-        for name, parameter in method.parameters.items()
-    }
-    fields = ("name", "title", "paper", "idea", "unit", "protects", "reads")
-    return {**{name: getattr(method, name) for name in fields}, "parameters": parameters}
-
-
-def explain_method(method: Method) -> None:
-    out.print(f"[bold]{method.title}[/]  ({method.name})")
-    out.print(method.idea)
-    for label, text in (
-        ("paper", method.paper),
-        ("unit", method.unit),
-        ("protects from", method.protects),
-        ("plans from", method.reads),
-        ("parameters", inspect.getdoc(method.plan) or ""),
-    ):
-        out.print(f"  [dim]{label + ':':15}[/]{text}")
 
 
 def data_table(entries: Sequence[Entry]) -> Table:

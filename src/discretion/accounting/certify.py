@@ -294,7 +294,8 @@ def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: A
     worst = worst_of(member, share_of(epsilon, population.epsilon))
     points = np.unique(np.linspace(1, plan.rounds, min(plan.rounds, MOST_POINTS)).round()).astype(int)
     curve = [accountant.epsilon(plan.steps(int(t)).of(worst), population.delta[worst]) for t in points]
-    curve = list(np.maximum.accumulate(curve))  # an upper bound on later epsilons is one on earlier ones
+    # an upper bound on later epsilons is one on earlier ones
+    curve = list(np.minimum(np.maximum.accumulate(curve), epsilon[worst]))
     return Spending(
         rounds=(0, *points.tolist()),
         classes=names,

@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from discretion.errors import ConfigError, nearest
+from discretion.methods.details import Details
 from discretion.methods.table import METHODS, Method
 from discretion.plan import Accounting, Plan
 from discretion.population import Population
 
-__all__ = ["DEFAULT", "METHODS", "Method", "find", "make_plan"]
+__all__ = ["DEFAULT", "METHODS", "Details", "Method", "explain", "find", "make_plan"]
 
 DEFAULT = "idp_fedavg"
 
@@ -60,3 +61,12 @@ def make_plan(name: str, population: Population, parameters: dict[str, Any]) -> 
         _check(f"{name}: {given}", given, value)
     defaults = {given: parameter.default for given, parameter in method.parameters.items()}
     return replace(method.plan(population, **parameters), parameters={**defaults, **parameters})
+
+
+def explain(plan: Plan, population: Population) -> Details:
+    """What the method found on the way to this plan of the population; nothing for most methods."""
+    found = find(plan.method).explain
+    if found is None:
+        return Details()
+    taken = list(inspect.signature(found).parameters)[1:]
+    return found(population, **{name: plan.parameters[name] for name in taken})

@@ -15,6 +15,7 @@ import numpy as np
 
 from discretion.accounting.papers import adaptive_sampling as paper
 from discretion.errors import ConfigError
+from discretion.methods.details import Details
 from discretion.methods.parts import (
     cohort_of,
     draw,
@@ -64,6 +65,13 @@ def plan(
         noise_at="steps" if by_step else "clients",
         promise="server",
         accounting=accounting,
+    )
+
+
+def explain(population: Population, rounds: int, rate: float, accounting: Accounting) -> Details:
+    """Chances of a draw."""
+    return Details(
+        chance=probabilities(population, cohort_of(population, rate), rounds, accounting == "paper")
     )
 
 

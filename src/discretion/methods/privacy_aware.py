@@ -14,6 +14,7 @@ import numpy as np
 
 from discretion.accounting import noise_multiplier
 from discretion.accounting.papers import selection as paper
+from discretion.methods.details import Details
 from discretion.methods.parts import cohort_of, draw, own_phases, shares
 from discretion.plan import Accounting, Plan
 from discretion.population import Floats, Ints, Population
@@ -49,6 +50,20 @@ def plan(
         batch,
         accounting,
     )
+
+
+def explain(
+    population: Population,
+    rounds: int,
+    rate: float,
+    steps: int,
+    batch: float,
+    tradeoff: float,
+    accounting: Accounting,
+) -> Details:
+    """Chances of a draw: Fig. 3 of the paper."""
+    cohort = cohort_of(population, rate)
+    return Details(chance=probabilities(population, rounds, cohort, steps, batch, tradeoff, accounting))
 
 
 def probabilities(

@@ -19,6 +19,7 @@ from discretion.methods import (
     spend_as_you_go,
     unbiased,
 )
+from discretion.methods.details import Details
 from discretion.plan import Plan
 
 
@@ -32,11 +33,35 @@ class Method:
     reads: str  # what decides who takes part, and how
     paper: str
     idea: str
+    explain: Callable[..., Details] | None = None  # takes some of what `plan` takes
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """What the method takes besides the population."""
         return dict(list(inspect.signature(self.plan).parameters.items())[1:])
+
+    @property
+    def meanings(self) -> dict[str, str]:
+        """What each parameter means, from `name: meaning; name, name: meaning` in the plan's docstring."""
+        found: dict[str, str] = {}
+        for part in self._said[0].split("; "):
+            names, _, meaning = part.partition(": ")
+            if all(name in self.parameters for name in names.split(", ")):
+                found |= dict.fromkeys(names.split(", "), meaning)
+            else:  # a semicolon within a meaning
+                found[list(found)[-1]] += f"; {part}"
+        return found
+
+    @property
+    def note(self) -> str:
+        """What the plan's docstring says after the parameters."""
+        return self._said[1]
+
+    @property
+    def _said(self) -> tuple[str, str]:
+        text = " ".join((inspect.getdoc(self.plan) or "").split())
+        parameters, _, note = text.partition(". ")
+        return parameters.removesuffix("."), note
 
 
 _NONE = ("none", "nobody: epsilon is infinite")
@@ -44,6 +69,7 @@ _MODELS = ("client", "whoever sees the released models; the server is trusted")
 _SHARED = ("client", "the other clients, one of whom may know its share of the noise; the server is trusted")
 _SUMS = ("client", "the server, which sees sums only, and one other client with it")
 _RECORD = ("record", "the server, which sees each client's noisy work")
+_READING = ("record", "nobody as published: epsilon is infinite; with read_share > 0, the server")
 _BUDGETS, _SIZES, _TRAITS = (
     "budgets",
     "budgets and sizes",
@@ -79,27 +105,31 @@ METHODS = {row[0]: Method(*row) for row in (
     ("pfa", "PFA", pfa.plan, *_SUMS, _BUDGETS, "Liu et al., VLDB 2021",
      "Strict groups' sums are projected on the directions of the most generous group."),
     ("privacy_aware", "Privacy-aware selection", privacy_aware.plan, *_RECORD, _SIZES, _XU_ZHANG,
-     "Clients are drawn so that the bias of the draw and the noise that it brings balance."),
+     "Clients are drawn so that the bias of the draw and the noise that it brings balance.",
+     privacy_aware.explain),
     ("unbiased", "Unbiased selection", unbiased.plan, *_RECORD, _SIZES, _XU_ZHANG,
-     "Clients are drawn by their share of the data."),
+     "Clients are drawn by their share of the data.", unbiased.explain),
     ("unbiased_compensated", "Compensated selection", unbiased.plan_compensated, *_RECORD, _SIZES, _XU_ZHANG,
-     "Clients are drawn by privacy, and weighted so that each counts for its share of the data."),
-    ("power_of_choice", "Power of choice", reading.power_of_choice, *_RECORD,
+     "Clients are drawn by privacy, and weighted so that each counts for its share of the data.",
+     unbiased.explain_compensated),
+    ("power_of_choice", "Power of choice", reading.power_of_choice, *_READING,
      "losses, raw unless read_share > 0", "Cho et al., AISTATS 2022",
      "Of some clients at random, those with the largest loss train."),
     ("fedpcs", "FedPCS", fedpcs.plan, *_RECORD, _TRAITS, _YUAN,
-     "A game of rewards sets each client's privacy level, and clients are drawn by their levels."),
+     "A game of rewards sets each client's privacy level, and clients are drawn by their levels.",
+     fedpcs.explain),
     ("fedpcs_adaptive", "FedPCS (adaptive)", fedpcs_adaptive.plan, *_RECORD, _TRAITS, _YUAN,
-     "FedPCS, with as many clients in a round as a budget for that round allows."),
+     "FedPCS, with as many clients in a round as a budget for that round allows.", fedpcs.explain),
     ("random", "Random", fedpcs.plan_random, *_RECORD, _TRAITS, _YUAN,
      "Every client is as likely as any other to be drawn."),
-    ("aocs", "AOCS", reading.aocs, *_RECORD, "norms of gradients, raw unless read_share > 0",
+    ("aocs", "AOCS", reading.aocs, *_READING, "norms of gradients, raw unless read_share > 0",
      "Chen et al., TMLR 2022", "Clients take part with a chance that grows with their update's norm."),
-    ("fed_cbs", "Fed-CBS", reading.fed_cbs, *_RECORD, "labels, raw unless read_share > 0",
+    ("fed_cbs", "Fed-CBS", reading.fed_cbs, *_READING, "labels, raw unless read_share > 0",
      "Zhang et al., ICML 2023", "Clients are picked so that their classes balance."),
-    ("delta", "DELTA", reading.delta, *_RECORD, "norms and variances, raw unless read_share > 0",
+    ("delta", "DELTA", reading.delta, *_READING, "norms and variances, raw unless read_share > 0",
      "Wang et al., NeurIPS 2023", "Clients with diverse gradients are drawn more, and weighted for it."),
     ("pldp_sampling", "PLDP with adaptive sampling", pldp_sampling.plan, *_RECORD, _SIZES,
-     "online appendix, no authors named", "How often a client is drawn follows from the noise it needs."),
+     "online appendix, no authors named", "How often a client is drawn follows from the noise it needs.",
+     pldp_sampling.explain),
 )}
 # fmt: on

@@ -10,10 +10,11 @@ Departs from the paper where privacy-aware selection does.
 import numpy as np
 
 from discretion.errors import ConfigError
+from discretion.methods.details import Details
 from discretion.methods.parts import cohort_of, draw, finite, shares
 from discretion.methods.privacy_aware import plan_of_turns, probabilities
 from discretion.plan import Accounting, Plan
-from discretion.population import Population
+from discretion.population import Floats, Population
 
 
 def plan(
@@ -35,6 +36,11 @@ def plan(
     return plan_of_turns("unbiased", population, turns, clip, weight, steps, batch, accounting)
 
 
+def explain(population: Population) -> Details:
+    """Chances of a draw."""
+    return Details(chance=shares(population))
+
+
 def plan_compensated(
     population: Population,
     rounds: int,
@@ -51,16 +57,7 @@ def plan_compensated(
     proportional to epsilon, uniform, or as privacy-aware selection (privacy); seed: of the draws;
     accounting: tight or paper."""
     cohort, share = cohort_of(population, rate), shares(population)
-    if by == "privacy":
-        p = probabilities(population, rounds, cohort, steps, batch, 0.0, accounting)
-        p = np.maximum(p, 1e-3 * share)  # nobody is left out: who is drawn never has no weight to make up
-    elif by == "epsilon":
-        p = finite(population.epsilon)
-    elif by == "uniform":
-        p = np.ones(len(population))
-    else:
-        raise ConfigError(f"by is {by!r}: expected privacy, epsilon or uniform")
-    p = p / p.sum()
+    p = _chances(population, rounds, cohort, steps, batch, by, accounting)
     turns = draw(p, cohort, rounds, seed)
     return plan_of_turns(
         "unbiased_compensated",
@@ -72,3 +69,40 @@ def plan_compensated(
         batch,
         accounting,
     )
+
+
+def explain_compensated(
+    population: Population,
+    rounds: int,
+    rate: float,
+    steps: int,
+    batch: float,
+    by: str,
+    accounting: Accounting,
+) -> Details:
+    """Chances of a draw."""
+    cohort = cohort_of(population, rate)
+    return Details(chance=_chances(population, rounds, cohort, steps, batch, by, accounting))
+
+
+def _chances(
+    population: Population,
+    rounds: int,
+    cohort: int,
+    steps: int,
+    batch: float,
+    by: str,
+    accounting: Accounting,
+) -> Floats:
+    """(N,) of each client in a draw."""
+    if by == "privacy":
+        p = probabilities(population, rounds, cohort, steps, batch, 0.0, accounting)
+        # nobody is left out: who is drawn never has no weight to make up
+        p = np.maximum(p, 1e-3 * shares(population))
+    elif by == "epsilon":
+        p = finite(population.epsilon)
+    elif by == "uniform":
+        p = np.ones(len(population))
+    else:
+        raise ConfigError(f"by is {by!r}: expected privacy, epsilon or uniform")
+    return np.asarray(p / p.sum())

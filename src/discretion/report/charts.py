@@ -22,6 +22,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
 BAND = "0.16"  # opacity
 GAPS = "7px,7px"  # lets the line show that lies beneath
 HEADROOM = 1.12  # above the budget
+MOST_SHOWN = 2.0  # budgets
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,10 @@ def accuracy(groups: Sequence[Group], style: dict[str, Style]) -> Figure:
                 "hovertemplate": f"{name}  <b>%{{y:.1%}}</b>%{{text}}<extra></extra>",
             }
         )
-    layout = _layout(340)
-    layout["xaxis"] |= _rounds(max(int(part.curve.rounds[-1]) for part in groups), ticks=10)
-    layout["yaxis"] |= {"tickformat": ".0%", "nticks": 7}
-    return {"data": bands + lines, "layout": layout}
+    frame = layout(340)
+    frame["xaxis"] |= round_axis(max(int(part.curve.rounds[-1]) for part in groups), ticks=10)
+    frame["yaxis"] |= {"tickformat": ".0%", "nticks": 7}
+    return {"data": bands + lines, "layout": frame}
 
 
 def spending(panel: Panel, style: dict[str, Style], as_share: bool) -> Figure:
@@ -131,12 +132,14 @@ def spending(panel: Panel, style: dict[str, Style], as_share: bool) -> Figure:
         "hoverinfo": "skip",
     }
     highest = max(budget, *(max(line["y"]) for line in lines))
-    layout = _layout(210)
-    layout["xaxis"] |= _rounds(some.rounds[-1], ticks=5)
-    layout["yaxis"] |= {"range": [0, highest * HEADROOM], "nticks": 5}
+    frame = layout(210)
+    frame["xaxis"] |= round_axis(some.rounds[-1], ticks=5)
+    if any(mine.spent <= mine.budget for _, mine in panel.parts):  # who overspends does not flatten others
+        highest = min(highest, MOST_SHOWN * budget)
+    frame["yaxis"] |= {"range": [0, highest * HEADROOM], "nticks": 5}
     if as_share:
-        layout["yaxis"]["tickformat"] = ".0%"
-    return {"data": [limit, *lines], "layout": layout}
+        frame["yaxis"]["tickformat"] = ".0%"
+    return {"data": [limit, *lines], "layout": frame}
 
 
 def _coincide(one: BudgetClass, other: BudgetClass) -> bool:
@@ -158,14 +161,14 @@ def _line(look: Style, x: list[int], y: list[float], name: str) -> Figure:
     }
 
 
-def _rounds(last: int, ticks: int) -> Figure:
+def round_axis(last: int, ticks: int) -> Figure:
     """Round numbers are whole: the ticks, too."""
     steps = (factor * 10**power for power in range(9) for factor in (1, 2, 5))
     step = next(step for step in steps if step * ticks >= last)
     return {"dtick": step, "tick0": 0, "title": {"text": "Round", "standoff": 6, "font": {"size": 12}}}
 
 
-def _layout(height: int) -> Figure:
+def layout(height: int) -> Figure:
     axis = {
         "fixedrange": True,  # a finger on a phone scrolls the page, not the figure
         "gridcolor": "--line",

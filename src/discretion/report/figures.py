@@ -55,6 +55,8 @@ def spending(groups: Sequence[Group], styles: dict[str, Style]) -> str:
     intro = " ".join(filter(None, (wording.use_of_budgets(part) for part in private)))
     if as_share:
         intro += " Drawn as shares, because clients of one class have different budgets."
+    if any(mine.spent > charts.MOST_SHOWN * mine.budget for panel in panels for _, mine in panel.parts):
+        intro += " Lines that pass twice the budget leave the figure; the table beneath has them whole."
     figures = "".join(_panel(k, panel, styles, as_share) for k, panel in enumerate(panels))
     return section(
         "spending",

@@ -11,7 +11,9 @@ from discretion.accounting.certify import share_of
 from discretion.methods import METHODS
 from discretion.plan import ADVERSARIES, Adversary
 from discretion.population import Floats, Ints
+from discretion.report import statements
 from discretion.report.reading import Run
+from discretion.treatment import ends
 
 Verdict = Literal["within", "over", "none", "broken"]
 
@@ -47,10 +49,11 @@ class BudgetClass:
     rounds: tuple[int, ...]
     curve: Floats  # (rounds,) epsilon spent after so many rounds, largest over seeds
     budgets: tuple[float, ...]  # smallest and largest
-    rate: tuple[float, ...]
-    clip: tuple[float, ...]
-    multiplier: tuple[float, ...]
-    turns: tuple[float, ...]  # rounds that a client is expected to take part in
+    rate: tuple[float, ...] | None  # of secret coins; None where turns are public
+    clip: tuple[float, ...] | None  # None for clients that never take part, as the next two
+    multiplier: tuple[float, ...] | None
+    batch: tuple[float, ...] | None  # chance of a record to be in a step; None where updates are released
+    turns: tuple[float, ...]  # rounds that a client is expected to take part in, or turns that it has
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,9 @@ class Group:
     def remarks(self) -> tuple[str, ...]:
         """What a reader must know of the runs before using the numbers."""
         found = [f"{run.name}: {run.broken}" for run in self.runs if run.broken]
+        certificates = [run.certificate for run in self.runs]
+        found += dict.fromkeys(filter(None, (statements.paper_mode(c) for c in certificates)))
+        found += dict.fromkeys(filter(None, (statements.reading(c) for c in certificates)))
         if self.verdict == "over":
             found += [_overspending(r) for r in self.runs if len(r.certificate.overspent)]
         if self.unfinished:
@@ -186,7 +192,8 @@ def _budget_class(runs: Sequence[Run], k: int) -> BudgetClass:
     top = int(np.argmax(share_of(spent, budget)))
     mine = [run.classes[1] == k for run in runs]
     pairs = list(zip(runs, mine, strict=True))
-    phases = [(run.plan, phase, who) for run, who in pairs for phase in run.plan.phases]
+    treated = [(run.treatment, who) for run, who in pairs]
+    batches = [(t.batch[:, who]) for t, who in treated if t.batch is not None]
     budgets = _ends([run.population.epsilon[who] for run, who in pairs])
     names = {run.classes[0][k] for run in runs}
     return BudgetClass(
@@ -201,10 +208,11 @@ def _budget_class(runs: Sequence[Run], k: int) -> BudgetClass:
         rounds=runs[0].certificate.spending.rounds,
         curve=_spending(runs, k),
         budgets=budgets,
-        rate=_ends([phase.rate[who] for _, phase, who in phases]),
-        clip=_ends([phase.clip[who] for _, phase, who in phases]),
-        multiplier=_ends([plan.release(phase)[1][who] for plan, phase, who in phases]),
-        turns=_ends([sum(phase.rounds * phase.rate[who] for phase in run.plan.phases) for run, who in pairs]),
+        rate=None if treated[0][0].public else _known([t.rate[:, who] for t, who in treated]),
+        clip=_known([t.clip[:, who] for t, who in treated]),
+        multiplier=_known([t.multiplier[:, who] for t, who in treated]),
+        batch=_known(batches) if batches else None,
+        turns=_ends([t.turns[who] for t, who in treated]),
     )
 
 
@@ -218,6 +226,10 @@ def _spending(runs: Sequence[Run], k: int) -> Floats:
         at = np.minimum(np.searchsorted(curve.rounds, grid), len(curve.rounds) - 1)
         curves.append(curve.epsilon[k, at])
     return np.asarray(np.max(curves, axis=0))
+
+
+def _known(values: Sequence[Floats]) -> tuple[float, float] | None:
+    return ends(np.concatenate([column.reshape(-1) for column in values]))
 
 
 def _ends(values: Sequence[Floats]) -> tuple[float, float]:

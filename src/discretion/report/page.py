@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -27,8 +27,6 @@ NAVIGATION = {
 def render(groups: Sequence[Group], title: str, out: Path) -> str:
     """`out` is where the page will stand: its commands name the run folders from there."""
     styles = charts.styles(groups)
-    scripts = [get_plotlyjs(), _asset("page.js")]
-    links = "".join(f'<a href="#{anchor}">{name}</a>' for anchor, name in NAVIGATION.items())
     body = "\n\n".join(
         [
             sections.heading(groups, title),
@@ -41,6 +39,15 @@ def render(groups: Sequence[Group], title: str, out: Path) -> str:
             promises.verify(groups, out),
         ]
     )
+    secret = any(phase.turns is None for part in groups for phase in part.first.plan.phases)
+    footer = "Who took part in which round is secret and stands nowhere in this report." if secret else ""
+    return shell(title, NAVIGATION, body, footer)
+
+
+def shell(title: str, navigation: Mapping[str, str], body: str, footer: str) -> str:
+    """A page around sections; `navigation` names each by its anchor, the first is the top."""
+    scripts = [get_plotlyjs(), _asset("page.js")]
+    links = "".join(f'<a href="#{anchor}">{name}</a>' for anchor, name in navigation.items())
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -54,7 +61,7 @@ def render(groups: Sequence[Group], title: str, out: Path) -> str:
 {_asset("page.css")}</style>
 </head>
 <body>
-<a class="skip" href="#result">To the report</a>
+<a class="skip" href="#{next(iter(navigation))}">To the contents</a>
 <header class="top">
 <div class="bar"><span class="brand">Discretion</span><nav aria-label="Sections">{links}</nav>
 <button type="button" id="theme" aria-label="Light or dark"><span aria-hidden="true"></span></button></div>
@@ -63,7 +70,7 @@ def render(groups: Sequence[Group], title: str, out: Path) -> str:
 <noscript><p class="note">Figures need JavaScript; the tables beneath them hold the same.</p></noscript>
 {body}
 </main>
-<footer>Who took part in which round is secret and stands nowhere in this report.</footer>
+<footer>{text(footer)}</footer>
 {"".join(f"<script>{script}</script>" for script in scripts)}
 </body>
 </html>

@@ -3,7 +3,7 @@
 import math
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,6 +22,11 @@ READERS: dict[Adversary, str] = {
     "public": "Whoever sees the models",
     "server": "The server",
 }
+PROMISED: dict[Adversary, str] = {
+    "public": "whoever sees the models",
+    "clients": "other clients, and whoever sees the models",
+    "server": "the server, other clients, and whoever sees the models",
+}
 FEW_CLASSES = 4  # are listed one by one
 MOST_READABLE = 100.0  # epsilon whose exponential is still worth writing down
 
@@ -30,12 +35,11 @@ def protection(groups: Sequence[Group], styles: dict[str, Style]) -> str:
     head = ["Method", *READERS.values()]
     rows = [[_name(part, styles), *(_protected(part, who) for who in READERS)] for part in groups]
     certificates = [run.certificate for part in groups for run in part.runs]
-    units = dict.fromkeys(wording.promise(c.unit, c.adjacency) for c in certificates)
-    trust = dict.fromkeys(wording.trusted(c.noise_at) for c in certificates)
     accountants = dict.fromkeys(c.accountant for c in certificates)
     meaning = [
-        ("What is protected", text("; ".join(units))),
-        ("What the server is trusted with", text(" ".join(trust))),
+        ("What is protected", _by_method(groups, _protected_unit)),
+        ("What the server is trusted with", _by_method(groups, _trusted)),
+        ("Against whom budgets hold", _by_method(groups, _held)),
         ("Counted by", f"{text(', '.join(accountants))}<small>over every round of the plan</small>"),
         ("How to read epsilon", _meaning(groups)),
     ]
@@ -49,6 +53,37 @@ def protection(groups: Sequence[Group], styles: dict[str, Style]) -> str:
         note([f"{who}."]),
         facts(meaning),
     )
+
+
+def _by_method(groups: Sequence[Group], words: Callable[[Group], str]) -> str:
+    """What is true of each method; without names where it is the same for all."""
+    lines: dict[str, list[str]] = {}
+    for part in groups:
+        lines.setdefault(words(part), []).append(part.label)
+    if len(lines) == 1:
+        return text(*lines)
+    return "<br>".join(
+        f"<b>{text(numbers.listing(names))}</b>: {text(told)}" for told, names in lines.items()
+    )
+
+
+def _protected_unit(part: Group) -> str:
+    return wording.promise(part.first.certificate.unit, part.first.certificate.adjacency)
+
+
+def _trusted(part: Group) -> str:
+    return wording.trusted(part.first.certificate.noise_at)
+
+
+def _held(part: Group) -> str:
+    """The strongest adversary that is promised, and how many clients may work with it."""
+    certificate = part.first.certificate
+    if certificate.promises_nothing:
+        return "nobody"
+    told = PROMISED[certificate.promise]
+    if certificate.promise != "public" and certificate.colluding:
+        told += f", with {numbers.count(certificate.colluding, 'colluding client')}"
+    return f"over budget; it was to hold against {told}" if part.verdict == "over" else told
 
 
 def _name(part: Group, styles: dict[str, Style]) -> str:
@@ -92,7 +127,14 @@ def _factor(epsilon: float) -> str:
 
 
 def treatment(groups: Sequence[Group], styles: dict[str, Style]) -> str:
+    chosen = [mine for part in groups for mine in part.classes]
+    coins, drawn = any(mine.rate for mine in chosen), any(mine.rate is None for mine in chosen)
+    batches = any(mine.batch for mine in chosen)
     head = ["Budget class", "Clients", "Rate", "Clip", "Noise multiplier", "Expected rounds"]
+    if not coins:
+        head[2], head[5] = "Batch", "Turns"
+    elif drawn or batches:
+        head[2], head[5] = "Rate or batch", "Rounds or turns"
     parts = []
     for part in groups:
         rows = [[text(m.name), f"{m.clients:,}", *_treated(m)] for m in part.classes]
@@ -100,22 +142,33 @@ def treatment(groups: Sequence[Group], styles: dict[str, Style]) -> str:
             rows = [["every class", f"{len(part.first.population):,}", *rows[0][2:]]]
         paper = f"<small>{text(part.paper)}</small>" if part.paper else ""
         parts.append((named(styles[part.label], f"{text(part.label)}{paper}"), rows))
+    intro = {
+        "<b>Rate</b>: chance of taking part in a round, a secret coin.": coins,
+        "<b>Batch</b>: chance of a record, a secret coin, to be in a step of its client’s turn.": batches,
+        "<b>Clip</b>: bound on the norm of an update.": coins,
+        "<b>Clip</b>: bound on the norm of one record’s gradient.": batches and not coins,
+        "Where there are batches, it bounds one record’s gradient.": batches and coins,
+        "<b>Noise multiplier</b>: noise relative to the clip; larger protects more.": True,
+        "<b>Expected rounds</b>: how often a client takes part on average.": coins,
+        "<b>Turns</b>: how often a client was drawn in advance, for all to see.": drawn,
+    }
     return section(
         "classes",
         "What each class gets",
-        "<b>Rate</b>: chance of taking part in a round, a secret coin. <b>Clip</b>: bound on the norm of "
-        "an update. <b>Noise multiplier</b>: noise relative to the clip; larger protects more. "
-        "<b>Expected rounds</b>: how often a client takes part on average.",
+        " ".join(words for words, shown in intro.items() if shown),
         grouped_table(head, parts, "treatment", "What each class gets, by method"),
     )
 
 
 def _treated(mine: BudgetClass) -> list[str]:
+    often = mine.rate or mine.batch
+    if mine.clip is None or mine.multiplier is None:
+        return ["–", "–", "–", "never drawn"]
     return [
-        numbers.span(mine.rate),
+        ("batch " if mine.batch and not mine.rate else "") + numbers.span(often) if often else "drawn",
         "none" if math.isinf(mine.clip[0]) else numbers.span(mine.clip),
         "no noise" if mine.multiplier == (0.0, 0.0) else numbers.span(mine.multiplier),
-        numbers.span(mine.turns),
+        numbers.span(mine.turns) + ("" if mine.rate else " turns"),
     ]
 
 
@@ -137,11 +190,6 @@ def limits(groups: Sequence[Group]) -> str:
             "The server knows each client’s budget and number of records. They are taken as public.",
         ),
         (
-            "Secret coins.",
-            "The epsilons count on nobody but the server learning who takes part in which round. Whoever "
-            "watches the clients’ network traffic may learn it.",
-        ),
-        (
             "The program.",
             "Epsilon is proved from the plan. That the program does what the plan says is tested, "
             "not proved.",
@@ -153,10 +201,27 @@ def limits(groups: Sequence[Group]) -> str:
         ),
         (
             "One person in several clients.",
-            "The promise is to one client. Whoever has data at several clients is protected less: the "
-            "epsilons of those clients add up for that person, and delta grows.",
+            "The promise is to one client, or to one of its records. Whoever has data at several clients is "
+            "protected less: the epsilons of those clients add up for that person, and delta grows.",
         ),
     ]
+    if any(not run.treatment.public for run in runs):
+        items.insert(
+            3,
+            (
+                "Secret coins.",
+                "The epsilons count on nobody but the server learning who takes part in which round. "
+                "Whoever watches the clients’ network traffic may learn it.",
+            ),
+        )
+    if any(run.treatment.batch is not None for run in runs):
+        items.append(
+            (
+                "One person in several records.",
+                "Where each record is protected, whoever has several records at a client is protected less: "
+                "epsilon grows with their number.",
+            )
+        )
     if any(run.about.randomness.startswith("simulation") for run in runs):
         items.insert(
             0,
@@ -206,8 +271,8 @@ def verify(groups: Sequence[Group], out: Path) -> str:
         ]
         for run in runs
     ]
-    bare = any(part.verdict == "none" for part in groups)
-    unkept = " Where there is no privacy they say so, and end with code 3." if bare else ""
+    bare = any(part.verdict in ("none", "over") for part in groups)
+    unkept = " Where budgets are not kept they say so, and end with code 3." if bare else ""
     figures = "data:text/csv;charset=utf-8," + quote(charts.table(comparable(groups)))
     configurations = "".join(
         f"<h3>{text(part.label)}</h3><pre><code>{text(part.first.config.to_toml().strip())}</code></pre>"

@@ -21,6 +21,7 @@ from discretion.errors import InputError
 from discretion.plan import Plan
 from discretion.population import Floats, Ints, Population
 from discretion.runs import RunFolder, read_history
+from discretion.treatment import Treatment, treatment
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,10 @@ class Run:
         names, member = self.population.classes()
         plain = (name.replace("ε inf", "public data").replace("inf", "∞") for name in names)
         return tuple(plain), member
+
+    @cached_property
+    def treatment(self) -> Treatment:
+        return treatment(self.plan)
 
     @cached_property
     def worst(self) -> Ints:

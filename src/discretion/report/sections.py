@@ -53,6 +53,7 @@ def _setting(groups: Sequence[Group]) -> str:
         for name, mine in zip(classes, chosen[0].classes, strict=True)
     )
     cohort = numbers.span(run.plan.cohort for run in runs)
+    asked = "asked or expected" if any(run.plan.reading for run in runs) else "expected"
     versions = dict.fromkeys(run.about.version for run in runs)
     seeds = sorted({run.config.seed for run in runs})
     methods = numbers.count(len({part.method for part in chosen}), "method")
@@ -62,7 +63,7 @@ def _setting(groups: Sequence[Group]) -> str:
             ("Data", f"{text(first.about.data)}<small>from {text('; '.join(sources))}</small>"),
             ("Divided", f"{text(config.data.partition)}<small>{_sizes(chosen)} for each client</small>"),
             ("Model", text(config.model.name)),
-            ("Rounds", f"{first.plan.rounds:,}<small>{cohort} clients expected in each</small>"),
+            ("Rounds", f"{first.plan.rounds:,}<small>{cohort} clients {asked} in each</small>"),
             ("Clients", f"{len(first.population):,}<small>delta {' to '.join(shown)}</small>"),
             ("Budgets", f'<ul class="classes">{groups_of}</ul>'),
             ("Runs", f"{len(runs)}<small>{shape}</small>"),
