@@ -1,7 +1,7 @@
 """How long each method takes to plan for many clients, and how much memory: each in a process of its own.
 
 Run: python benchmarks/planning.py --clients 100000 --budgets 1000 --rounds 100
-     python benchmarks/planning.py --clients 2000 --budgets 50 --rounds 20 --methods idp_fedavg gdpfed --certify
+     python benchmarks/planning.py --clients 2000 --budgets 50 --rounds 20 --certify --methods gdpfed pfa
 """
 
 import argparse

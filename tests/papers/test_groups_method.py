@@ -93,6 +93,17 @@ def test_rates_of_table_1(name: str, accounting: Accounting) -> None:
     assert (equal == TABLE_1[name].rate).all()
 
 
+def test_clients_asked_of_the_strict_group() -> None:
+    """On CIFAR-10 "14 clients from the strict group under 3:2:1, compared to only 7 under 2:2:2"."""
+    setting, asked = TABLE_1["CIFAR-10"], []
+    for sizes in ([200, 200, 200], [300, 200, 100]):
+        clients = Population.of(np.repeat(setting.epsilon, sizes), setting.delta[0])
+        settings = {"rounds": setting.rounds, "rate": setting.rate, "clip": setting.clip}
+        phase = make_plan("gdpfed_plus", clients, settings).phases[0]
+        asked.append(round(phase.rate[0] * sizes[0]))
+    assert asked == [7, 14]
+
+
 @NAMES
 def test_a_solver_does_not_move_on_the_printed_objective(name: str) -> None:
     """Section 3: it is nearly a constant, so SLSQP ends where it began, at equal rates."""

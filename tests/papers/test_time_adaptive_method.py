@@ -157,7 +157,7 @@ def test_layers_share_the_clip(paper: Plan) -> None:
 
 @pytest.mark.parametrize("accounting", ["tight", "paper"])
 def test_adaptive_clipping_splits_its_noise(accounting: str) -> None:
-    """sigma = (sigma_whole^-2 - (2 sigma_b)^-2)^(-1/2) with centred bits (2.10): together DP-FedAvg's cost."""
+    """sigma = (sigma_whole^-2 - (2 sigma_b)^-2)^(-1/2) with centred bits (2.10): as dear as DP-FedAvg."""
     settings = {"rounds": 50, "rate": 0.2, "clip": 2.0, "accounting": accounting}
     adaptive = make_plan("adaptive_clipping", CLIENTS, settings)
     whole = make_plan("dp_fedavg", CLIENTS, settings)
