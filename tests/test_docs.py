@@ -11,6 +11,7 @@ import pytest
 
 from discretion import accounting, methods
 from discretion.accounting import certify
+from discretion.accounting.papers import comparison
 from discretion.errors import DiscretionError
 from discretion.methods import METHODS, Method, find, make_plan, parts, table
 from discretion.phase import Phase
@@ -128,3 +129,20 @@ def test_every_method_is_in_the_document_on_papers() -> None:
     root = DOCS.parent
     for path in set(re.findall(r"`((?:src|tests|benchmarks)/[\w/.]+\.py)`", PAPERS + GUIDE)):
         assert (root / path).exists(), path
+
+
+def test_costs_of_the_papers_are_what_is_computed() -> None:
+    """Each row of `discretion check --accounting paper`, in the order in which it is printed."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in PAPERS.splitlines()
+        if re.search(r"\| (kept|broken|unproven) \|", line)
+    ]
+    found = comparison()
+    assert len(rows) == len(found)
+    for row, said in zip(found, rows, strict=True):
+        source, setting, run, promised, renyi, pld, verdict, noise, needed = said
+        assert (source, setting, run, verdict) == (row.source, row.setting, row.run, row.verdict)
+        shown = [float(cell.lstrip("≤≥ ")) for cell in (promised, renyi, pld, noise, needed)]
+        computed = [row.epsilon, row.epsilon_renyi, row.epsilon_pld, row.multiplier, row.needed_pld]
+        assert shown == pytest.approx(computed, rel=6e-3)

@@ -107,14 +107,16 @@ def test_scaling_the_papers_shape_lowers_noise_in_every_round(paper: Plan) -> No
 def test_tight_mode_spends_everything_with_less_noise(paper: Plan, tight: Plan) -> None:
     """Noise is less on average, .65, .68, .71 of the paper's variance, and in most rounds.
 
-    Not in all: the paper's schedule leaves so much for its last four rounds that these have less noise.
+    Not in all: the paper's schedule leaves so much for its last round (the last two of the most generous)
+    that it has less noise there.
     """
     certificate = certify(tight, CLIENTS)
     certificate.require(tight)
     assert certificate.share.min() > 0.999
     ratio = (multipliers(tight) / multipliers(paper)) ** 2
     assert ratio.mean(axis=0) == pytest.approx([0.646, 0.682, 0.714], abs=3e-3)
-    assert (ratio[:21] < 1).all() and (ratio[24] > 1).all()
+    assert (ratio > 1).sum(axis=0).tolist() == [1, 1, 2]
+    assert (ratio[24] > 1).all()
 
 
 def test_figure_2(paper: Plan, tight: Plan) -> None:
@@ -124,7 +126,9 @@ def test_figure_2(paper: Plan, tight: Plan) -> None:
     """
     curve = np.array([Pld().epsilon(tight.steps(t).of(WHO), DELTA) for t in (12, 25)])
     assert curve[1] == pytest.approx(BUDGETS, rel=1e-3)
-    assert (divergences(tight)[:12].sum(axis=0) < 0.4 * divergences(tight).sum(axis=0)).all()
+    for plan, known in ((paper, [0.193, 0.262, 0.333]), (tight, [0.191, 0.281, 0.368])):
+        early = divergences(plan)[:12].sum(axis=0) / divergences(plan).sum(axis=0)
+        assert early == pytest.approx(known, abs=2e-3)
     assert (np.diff(divergences(tight), axis=0) >= -1e-12).all()  # Theorem 1
     assert (np.diff(divergences(paper)[:12], axis=0).min(axis=0) < 0).all()
     # the strictest save most
