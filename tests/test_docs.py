@@ -1,0 +1,148 @@
+"""What the documents say is what happens: examples are executed, tables are complete, messages are real."""
+
+import re
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from discretion import accounting, methods
+from discretion.accounting import certify
+from discretion.accounting.papers import comparison
+from discretion.errors import DiscretionError
+from discretion.methods import METHODS, Method, find, make_plan, parts, table
+from discretion.phase import Phase
+from discretion.pick import Reading
+from discretion.plan import Plan
+from discretion.population import Population
+
+DOCS = Path(__file__).parent.parent / "docs"
+GUIDE = (DOCS / "adding-a-method.md").read_text(encoding="utf-8")
+PAPERS = (DOCS / "papers.md").read_text(encoding="utf-8")
+SETTINGS = {"rounds": 6, "rate": 0.2, "clip": 0.8}
+PEOPLE = Population.of([1.0, 1.0, 3.0, 6.0, 6.0], 1e-4, 10)
+
+
+@pytest.fixture(scope="module")
+def fade() -> Method:
+    """The example's method, by its row."""
+    shown = re.search(r"```python\n(.*?)```.*?```\n(.*?)```", GUIDE, re.S)
+    assert shown
+    code, row = shown.groups()
+    made: dict[str, object] = {}
+    exec(compile(code, "fade.py", "exec"), made)
+    (found,) = eval(f"[{row}]", {**vars(table), "fade": SimpleNamespace(**made)})
+    return Method(*found)
+
+
+@pytest.fixture
+def planned(fade: Method, monkeypatch: pytest.MonkeyPatch) -> Callable[[Population], Plan]:
+    monkeypatch.setitem(METHODS, "fade", fade)
+    return lambda people: make_plan("fade", people, SETTINGS)
+
+
+def test_the_example_keeps_the_contract(fade: Method, planned: Callable[[Population], Plan]) -> None:
+    plan = planned(PEOPLE)
+    assert find("fade") is fade and plan.method == "fade"
+    assert planned(PEOPLE).digest() == plan.digest() == Plan.from_json(plan.to_json()).digest()
+    certificate = certify(plan, PEOPLE)
+    certificate.require(plan)
+    assert certificate.share.min() > 0.995
+    less = replace(plan, phases=tuple(replace(phase, noise=0.8 * phase.noise) for phase in plan.phases))
+    assert len(certify(less, PEOPLE).overspent) > 0
+    assert fade.plan.__doc__ and all(name in fade.plan.__doc__ for name in fade.parameters)
+    for epsilon in ([2.0], [2.0] * 5, [np.inf] * 3, [1.0, np.inf], [0.5, 10.0, 1e4]):
+        people = Population.of(epsilon, 1e-4)
+        certify(planned(people), people).require(planned(people))
+
+
+def test_the_example_does_what_it_says(planned: Callable[[Population], Plan]) -> None:
+    first, second = planned(PEOPLE).phases
+    assert first.rounds == second.rounds == 3
+    assert first.noise == pytest.approx(2 * second.noise)
+    assert first.clip.mean() == pytest.approx(0.8)
+    assert (np.diff(first.clip) >= 0).all() and first.clip[-1] > first.clip[0]
+
+
+def test_every_field_is_explained() -> None:
+    for part, kind in (("Phase", Phase), ("Plan", Plan)):
+        section = re.search(rf"\| field of `{part}` .*?\n\n", GUIDE, re.S)
+        assert section
+        named = {
+            name
+            for row in section[0].strip().splitlines()[2:]
+            for name in re.findall(r"`(\w+)`", row.split("|")[1])
+        }
+        assert named == {field.name for field in fields(kind)}
+
+
+def test_every_solver_exists() -> None:
+    section = re.search(r"## Solvers.*?\n\n`methods.parts` has.*?`finite`", GUIDE, re.S)
+    assert section
+    for name in re.findall(r"^\| `(\w+)\(", section[0], re.M):
+        assert callable(getattr(accounting, name))
+    for name in ("schedule_scale", "whole_gaussian", "draw", "shares", "cohort_of", "finite", "ACCOUNTANTS"):
+        assert f"`{name}" in GUIDE and hasattr(parts, name)
+
+
+ONE = np.ones(2)
+OWN = {"noise": ONE, "pool": np.arange(2), "weight": ONE}
+SHARED = {"noise": ONE[:1], "pool": np.zeros(2, dtype=np.int64), "weight": ONE[:1]}
+
+
+def phase(rate: float = 1.0, **more: object) -> Phase:
+    return Phase(rounds=3, rate=rate * ONE, clip=ONE, **{**SHARED, **more})  # type: ignore[arg-type]
+
+
+def plan(of: Phase, **more: object) -> Plan:
+    return Plan("test", ("a", "b"), (of,), **more)  # type: ignore[arg-type]
+
+
+REFUSED: list[Callable[[], object]] = [
+    lambda: plan(phase(0.5), sampling="fixed_size"),
+    lambda: phase(0.5, turns=ONE.astype(np.int64)),
+    lambda: phase(turns=2 * ONE.astype(np.int64)),
+    lambda: phase(batch=0.1 * ONE),
+    lambda: plan(phase(**OWN), noise_at="steps"),
+    lambda: plan(phase(**OWN, batch=0.1 * ONE), noise_at="steps", reading=Reading("norm", 1, 1.0)),
+    lambda: plan(phase(0.5), adjacency="replace").steps(),
+    lambda: methods.make_plan("dp_fedavg", PEOPLE, {**SETTINGS, "clipp": 1.0}),
+]
+
+
+def test_what_is_refused_is_refused_in_these_words() -> None:
+    section = re.search(r"## What is refused.*?\n\n(.*?)\n\n", GUIDE, re.S)
+    assert section
+    rows = [line.split("|")[2].strip() for line in section[1].splitlines()[2:]]
+    assert len(rows) == len(REFUSED)
+    for message, wrong in zip(rows, REFUSED, strict=True):
+        with pytest.raises(DiscretionError, match=re.escape(message)):
+            wrong()
+
+
+def test_every_method_is_in_the_document_on_papers() -> None:
+    for name in METHODS:
+        assert f"`{name}`" in PAPERS
+    root = DOCS.parent
+    for path in set(re.findall(r"`((?:src|tests|benchmarks)/[\w/.]+\.py)`", PAPERS + GUIDE)):
+        assert (root / path).exists(), path
+
+
+def test_costs_of_the_papers_are_what_is_computed() -> None:
+    """Each row of `discretion check --accounting paper`, in the order in which it is printed."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in PAPERS.splitlines()
+        if re.search(r"\| (kept|broken|unproven) \|", line)
+    ]
+    found = comparison()
+    assert len(rows) == len(found)
+    for row, said in zip(found, rows, strict=True):
+        source, setting, run, promised, renyi, pld, verdict, noise, needed = said
+        assert (source, setting, run, verdict) == (row.source, row.setting, row.run, row.verdict)
+        shown = [float(cell.lstrip("≤≥ ")) for cell in (promised, renyi, pld, noise, needed)]
+        computed = [row.epsilon, row.epsilon_renyi, row.epsilon_pld, row.multiplier, row.needed_pld]
+        assert shown == pytest.approx(computed, rel=6e-3)
