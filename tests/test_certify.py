@@ -20,14 +20,12 @@ from discretion.accounting.spent import TIGHT
 from discretion.errors import BudgetError, LedgerError, PlanError
 from discretion.grid import Grid
 from discretion.ledger import Ledger
-from discretion.noise import Seeded
 from discretion.phase import Phase
 from discretion.pick import Reading
 from discretion.plan import ADVERSARIES, NOISE_AT, Adversary, NoiseAt, Plan
 from discretion.population import Population
 from discretion.steps import Steps
-from discretion.streams import Purpose, run_stream
-from discretion.train import Order, State, Updates, select, train
+from discretion.train import Order, State, Updates, train
 
 
 class Fixed:
@@ -347,13 +345,9 @@ def test_a_fixed_number_costs_the_lesser_of_two_bounds() -> None:
         assert (certificate.spent >= low).all()
 
 
-def test_the_bound_is_for_the_chance_with_which_clients_are_drawn() -> None:
-    """The number is whole: of 10 clients at rate 0.16 two are drawn, at 0.04 none."""
-    plan, population = drawn(0.16)
-    np.testing.assert_array_equal(certify(plan, population).spent, certify(drawn(0.2)[0], population).spent)
-    asked, _ = select(plan.phases[0], Seeded(run_stream(0, Purpose.COINS, "a", "b", 1)), None, True)
-    assert len(asked) == 2
-    assert certify(drawn(0.04)[0], population).spent.tolist() == [0.0] * 10
+def test_a_number_that_is_fixed_is_whole() -> None:
+    with pytest.raises(PlanError, match="a fixed, whole number is drawn"):
+        drawn(0.16)
 
 
 def test_who_draws_or_sees_who_was_drawn_gains_nothing_by_the_bound() -> None:

@@ -29,7 +29,7 @@ POPULATIONS = {
     "far apart": Population.of([0.5, 10.0, 1e3], 1e-5),
 }
 
-READERS = {"power_of_choice", "aocs", "fed_cbs", "delta"}
+READERS = ("power_of_choice", "aocs", "fed_cbs", "delta")
 # name, parameters: every method in both modes, and the readers with statistics that they pay for
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in METHODS},

@@ -89,7 +89,7 @@ def test_whole_gaussians_use_up_the_budget_exactly() -> None:
 
 
 def test_single_clients_get_a_phase_for_each_round() -> None:
-    turns = np.array([[1, 0, 2], [0, 1, 0]])
+    turns = np.array([[1, 0, 1], [0, 1, 0]])
     noise, weight = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), np.array([0.1, 0.2, 0.3])
     made = own_phases(turns, 0.5, noise, weight, batch=0.25, steps=4, read=np.ones(3))
     assert len(made) == 2

@@ -761,15 +761,6 @@ def test_statistics_get_the_noise_that_is_paid_for(
     assert len(stub.asked[0]) < clients  # and only those picked train
 
 
-def test_each_client_is_read_once_a_round_whatever_its_turns() -> None:
-    plan = reading_plan(np.zeros(4), "largest_loss", choose=4)
-    (phase,) = plan.phases
-    plan = replace(plan, phases=(replace(phase, turns=np.array([3, 1, 0, 2])),))
-    stub = Readable(np.zeros((4, 2)), np.ones((4, 1)))
-    next_state(plan, stub, State.start(np.zeros(2, np.float32)), run="r", seed=1)
-    assert stub.read[0].tolist() == stub.asked[0].tolist() == [0, 1, 3]
-
-
 def test_statistics_that_are_not_finite_count_as_nothing_and_nobody_asked_is_no_problem() -> None:
     plan = reading_plan(np.zeros(4), "norm", choose=2)
     stub = Readable(np.ones((4, 2)), np.array([[np.nan], [np.inf], [3.0], [-np.inf]]))
@@ -820,8 +811,8 @@ def test_a_fixed_number_that_is_not_what_is_charged_is_refused() -> None:
         fixed_phase(np.where(np.arange(14) == 0, 0.2, np.where(np.arange(14) == 1, 0.4, rate)), clip),
         fixed_phase(rate, np.where(np.arange(14) == 3, 5.0, clip)),
     ):
-        with pytest.raises(PlanError, match="fixed number"):
-            select(wrong, seeded(1), fixed_size=True)
+        with pytest.raises(PlanError, match="a fixed, whole number is drawn"):
+            replace(plan_of(wrong), sampling="fixed_size", accounting="paper")
 
 
 @pytest.mark.parametrize("combine", [Combine("project", memory=2), Combine("top_k", keep=(0.5, 0.5, 0.5))])

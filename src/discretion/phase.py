@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from discretion.errors import PlanError
 from discretion.population import Floats, Ints
 
+WHOLE = 1e-6  # how far a fixed number may be from a whole one
 MOST_RELEASES = 2**40  # of a client in a phase; counts have to stay exact, also where phases add up
 
 
@@ -98,10 +99,19 @@ class Phase:
 
     @property
     def drawn_alike(self) -> bool:
-        """Whether a fixed number can be drawn of each pool, every client with the chance that it has."""
-        most = np.zeros(len(self.noise))
-        np.maximum.at(most, self.pool, self.rate)
-        return self.turns is None and self.batch is None and all_hold(self.rate == most[self.pool])
+        """Whether a fixed number can be drawn of each pool, of clients that can stand for each other."""
+        alike = self.turns is None and self.batch is None
+        for column in (self.rate, self.clip):
+            most = np.zeros(len(self.noise))
+            np.maximum.at(most, self.pool, column)
+            alike &= all_hold(column == most[self.pool])
+        mean = np.bincount(self.pool, self.rate, len(self.noise))
+        return alike and all_hold(np.abs(mean - self.drawn) < WHOLE)
+
+    @property
+    def drawn(self) -> Floats:
+        """(P,) how many of each pool are drawn where their number is fixed."""
+        return np.asarray(np.round(np.bincount(self.pool, self.rate, len(self.noise))))
 
     @property
     def expected(self) -> Floats:

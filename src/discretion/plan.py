@@ -110,8 +110,9 @@ class Plan:
             "who trains is picked by reading data exactly where phases have noise for that, and steps are "
             "noisy": all((phase.read is not None) == (self.reading is not None) for phase in self.phases)
             and (self.reading is None or self.noise_at == "steps"),
-            "a fixed number is drawn of each pool by one rate for all its clients, without turns or "
-            "batches": self.sampling != "fixed_size" or all(phase.drawn_alike for phase in self.phases),
+            "a fixed, whole number is drawn of each pool by one rate and clip for all its clients, without "
+            "turns or batches": self.sampling != "fixed_size"
+            or all(phase.drawn_alike for phase in self.phases),
             "a projection needs several pools, and top_k keeps a share of each pool": all(
                 self.combine.fits(len(phase.noise)) for phase in self.phases
             ),

@@ -189,7 +189,6 @@ def next_state(
     asked, turn = select(phase, source(Purpose.COINS), willing, plan.sampling == "fixed_size")
     counts = np.ones(len(asked))  # how much each update counts
     if plan.reading is not None and phase.read is not None:
-        asked, turn = asked[turn == 0], turn[turn == 0]  # a statistic is paid for once a round
         order = Order(number, 0, state.model, asked, turn)
         records = np.ones(len(phase.rate), dtype=np.int64) if size is None else size
         asked, turn, counts = picked(plan.reading, phase.read, clients, order, records, source)
@@ -255,11 +254,10 @@ def select(
     if turns is None:
         coins = source.uniform(len(phase.rate))
         if fixed_size:
-            drawn = _fixed_numbers(phase)
             rank = np.lexsort([coins, phase.pool])
             start = np.searchsorted(phase.pool[rank], phase.pool[rank])
             turns = np.zeros(len(coins), dtype=np.int64)
-            turns[rank] = np.arange(len(coins)) - start < drawn[phase.pool[rank]]
+            turns[rank] = np.arange(len(coins)) - start < phase.drawn[phase.pool[rank]]
         else:
             turns = (coins < phase.rate).astype(np.int64)
     if willing is not None:
@@ -267,22 +265,6 @@ def select(
     asked = np.repeat(np.arange(len(turns)), turns)
     first = np.cumsum(turns) - turns
     return asked, np.arange(len(asked)) - first[asked]
-
-
-def _fixed_numbers(phase: Phase) -> Floats:
-    """(P,) how many of each pool are drawn: exactly the rate that is charged for, of clients that could
-    stand for each other."""
-    drawn = np.bincount(phase.pool, phase.rate)
-    whole = np.asarray(np.round(drawn), dtype=np.float64)
-    for column in (phase.rate, phase.clip):
-        first = column[np.unique(phase.pool, return_index=True)[1]]
-        if (first[np.unique(phase.pool, return_inverse=True)[1]] != column).any():
-            raise PlanError("a fixed number is drawn of a pool whose clients have one rate and one clip")
-    if (np.abs(drawn - whole) > 1e-6).any():
-        raise PlanError(
-            f"a fixed number of each pool is whole: its rate times its clients is {drawn.tolist()}"
-        )
-    return whole
 
 
 def merged(plan: Plan, phase: Phase) -> bool:

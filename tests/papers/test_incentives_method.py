@@ -7,7 +7,8 @@ import pytest
 
 from discretion.accounting import certify, gaussian
 from discretion.accounting.papers import incentives as paper
-from discretion.methods import fedpcs, make_plan
+from discretion.methods import levels as game
+from discretion.methods import make_plan
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.problems import cohorts
@@ -26,7 +27,7 @@ def planned(method: str, **more: object) -> Plan:
 @cache
 def levels() -> np.ndarray:
     """(T, N) at the default reward of 5."""
-    return fedpcs.levels(CLIENTS, ROUNDS, COHORT / N, 5.0)
+    return game.levels(CLIENTS, ROUNDS, COHORT / N, 5.0)
 
 
 def asked(plan: Plan) -> np.ndarray:
@@ -37,7 +38,7 @@ def asked(plan: Plan) -> np.ndarray:
 @pytest.mark.parametrize(("reward", "last"), [(1.0, 3.11), (5.0, 6.59), (10.0, 8.93), (20.0, 11.243)])
 def test_the_mean_level_follows_the_reward(reward: float, last: float) -> None:
     """Section 3: from 6.16 to about 3 to 4, 6.6 to 6.9, 9 to 10, and 11.2."""
-    found, player = fedpcs.equilibrium_of(CLIENTS, ROUNDS, COHORT / N, reward)
+    found, player = game.equilibrium_of(CLIENTS, ROUNDS, COHORT / N, reward)
     assert (found.phi[0], found.phi[-1]) == pytest.approx((6.1617, last), abs=0.02)
     assert found.report.converged and found.report.exploitable == 0
     assert sorted(player) == list(range(N))  # so few clients play for themselves

@@ -270,14 +270,13 @@ def _fixed_size(plan: Plan, delta: Floats, against: Adversary) -> Floats:
     from discretion.accounting.papers import fixed_size
 
     found = np.full(len(delta), np.inf)
-    if len(plan.phases) > 1 or (
-        plan.noise_at == "clients" and against == "server"
-    ):  # which sees who is drawn
+    sees_who_is_drawn = plan.noise_at == "clients" and against == "server"
+    if len(plan.phases) > 1 or sees_who_is_drawn:
         return found
     (phase,) = plan.phases
-    members = np.bincount(phase.pool)
+    members = np.bincount(phase.pool, minlength=len(phase.noise))
     known = 0 if against == "public" else np.minimum(plan.colluding, members - 1)
-    chance = np.round(np.bincount(phase.pool, phase.rate)) / np.maximum(members - known, 1)
+    chance = phase.drawn / np.maximum(members - known, 1)
     rate = np.minimum(chance, 1.0)[phase.pool]
     multiplier = 2 * plan.view(phase, against)[1]  # there the two clips are in
     found[rate == 0] = 0.0

@@ -9,7 +9,8 @@ Otherwise as FedPCS.
 
 import numpy as np
 
-from discretion.methods.fedpcs import levels, plan_of_levels
+from discretion.methods.fedpcs import plan_of_levels
+from discretion.methods.levels import levels
 from discretion.methods.parts import cohort_of
 from discretion.plan import Accounting, Plan
 from discretion.population import Population
