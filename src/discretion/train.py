@@ -233,9 +233,7 @@ def picked(
     """
     statistic = np.array(clients.statistics(order, reading), dtype=np.float64)
     if statistic.shape[:1] != order.clients.shape or (len(statistic) and statistic.ndim != 2):
-        raise LedgerError(
-            f"statistics of {len(order.clients)} clients must be as many rows, found {statistic.shape}"
-        )
+        raise LedgerError(f"statistics of {len(order.clients)} clients need a row each: {statistic.shape}")
     statistic[~np.isfinite(statistic)] = 0.0
     for i, client in enumerate(order.clients.tolist()):
         if read[client] > 0:
@@ -272,17 +270,14 @@ def select(
 def _fixed_numbers(phase: Phase) -> Floats:
     """(P,) how many of each pool are drawn: exactly the rate that is charged for, of clients that could
     stand for each other."""
-    drawn = np.bincount(phase.pool, phase.rate)
-    whole = np.asarray(np.round(drawn), dtype=np.float64)
-    for column in (phase.rate, phase.clip):
-        first = column[np.unique(phase.pool, return_index=True)[1]]
-        if (first[np.unique(phase.pool, return_inverse=True)[1]] != column).any():
-            raise PlanError("a fixed number is drawn of a pool whose clients have one rate and one clip")
-    if (np.abs(drawn - whole) > 1e-6).any():
+    drawn = np.bincount(phase.pool, phase.rate, minlength=len(phase.noise))
+    _, first, member = np.unique(phase.pool, return_index=True, return_inverse=True)
+    alike = all((column[first[member]] == column).all() for column in (phase.rate, phase.clip))
+    if not alike or (np.abs(drawn - np.round(drawn)) > 1e-6).any():
         raise PlanError(
-            f"a fixed number of each pool is whole: its rate times its clients is {drawn.tolist()}"
+            f"a fixed number, {drawn.tolist()}, is whole, of pools whose clients have one rate and one clip"
         )
-    return whole
+    return np.asarray(np.round(drawn), dtype=np.float64)
 
 
 def merged(plan: Plan, phase: Phase) -> bool:
