@@ -232,9 +232,7 @@ def picked(
     """
     statistic = np.array(clients.statistics(order, reading), dtype=np.float64)
     if statistic.shape[:1] != order.clients.shape or (len(statistic) and statistic.ndim != 2):
-        raise LedgerError(
-            f"statistics of {len(order.clients)} clients must be as many rows, found {statistic.shape}"
-        )
+        raise LedgerError(f"statistics of {len(order.clients)} clients need a row each: {statistic.shape}")
     statistic[~np.isfinite(statistic)] = 0.0
     for i, client in enumerate(order.clients.tolist()):
         if read[client] > 0:
