@@ -34,10 +34,10 @@ def one(method: str, given: argparse.Namespace) -> None:
     settings = {name: value for name, value in shared.items() if name in METHODS[method].parameters}
     if "accounting" in METHODS[method].parameters:
         settings["accounting"] = given.accounting
-    before, start = _gigabytes(), time.perf_counter()
+    before, start, cores = _gigabytes(), time.perf_counter(), time.process_time()
     plan = make_plan(method, people, settings)
-    took, memory = time.perf_counter() - start, _gigabytes()
-    line = f"{method:22}{took:9.1f} s {memory:7.2f} GB  ({before:.2f} GB before)"
+    took, cores, memory = time.perf_counter() - start, time.process_time() - cores, _gigabytes()
+    line = f"{method:22}{took:9.1f} s {cores:7.1f} s of processor {memory:7.2f} GB ({before:.2f} GB before)"
     if given.certify:
         start = time.perf_counter()
         certificate = certify(plan, people)
