@@ -236,7 +236,7 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
     charged = spent(plan, population.delta, accountant=accountant)
     epsilon = {name: accountant.epsilon(plan.steps(against=name), population.delta) for name in ADVERSARIES}
     if plan.sampling == "fixed_size":
-        most = _fixed_size(plan, population.delta)
+        most = _fixed_size(plan, population.delta, plan.rounds)
         charged, epsilon = np.minimum(charged, most), {k: np.minimum(e, most) for k, e in epsilon.items()}
     return Certificate(
         plan=plan.digest(),
@@ -261,8 +261,8 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
     )
 
 
-def _fixed_size(plan: Plan, delta: Floats) -> Floats:
-    """(N,) epsilon where a fixed number is drawn, in plans of one phase; see `papers.fixed_size`."""
+def _fixed_size(plan: Plan, delta: Floats, rounds: int) -> Floats:
+    """(N,) epsilon of `rounds` rounds that draw a fixed number, all alike; see `papers.fixed_size`."""
     from discretion.accounting.papers import fixed_size
 
     if len(plan.phases) > 1:
@@ -270,7 +270,7 @@ def _fixed_size(plan: Plan, delta: Floats) -> Floats:
     (phase,) = plan.phases
     multiplier = 2 * plan.release(phase)[1]  # there the two clips are in
     columns, where = np.unique(np.stack([phase.rate, multiplier, delta]), axis=1, return_inverse=True)
-    return fixed_size.at_most(columns[0], columns[1], plan.rounds, columns[2])[where.reshape(-1)]
+    return fixed_size.at_most(columns[0], columns[1], rounds, columns[2])[where.reshape(-1)]
 
 
 def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: Accountant) -> Spending:
@@ -278,6 +278,11 @@ def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: A
     worst = worst_of(member, share_of(epsilon, population.epsilon))
     points = np.unique(np.linspace(1, plan.rounds, min(plan.rounds, MOST_POINTS)).round()).astype(int)
     curve = [accountant.epsilon(plan.steps(int(t)).of(worst), population.delta[worst]) for t in points]
+    if plan.sampling == "fixed_size":
+        curve = [
+            np.minimum(each, _fixed_size(plan, population.delta, int(t))[worst])
+            for each, t in zip(curve, points, strict=True)
+        ]
     # an upper bound on later epsilons is one on earlier ones
     curve = list(np.minimum(np.maximum.accumulate(curve), epsilon[worst]))
     return Spending(
