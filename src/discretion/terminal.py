@@ -95,7 +95,7 @@ def _how_they_come(plan: Plan, mine: Treatment) -> str | None:
     """What the columns leave out."""
     if not mine.public:
         return None
-    caption = "turns: in the whole plan; drawn in advance, and public"
+    caption = f"turns: in the whole plan; {mine.coming}"
     if mine.batch is not None:
         steps = "step" if mine.steps == (1, 1) else "steps"
         count = span(np.array(mine.steps, dtype=np.float64))

@@ -4,15 +4,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from discretion.plan import Plan
+from discretion.plan import Plan, Sampling
 from discretion.population import Floats
+
+COMING: dict[Sampling, str] = {
+    "poisson": "a secret coin for each client and round",
+    "fixed_size": "a fixed number, drawn in secret for each round",
+}
 
 
 @dataclass(frozen=True)
 class Treatment:
     """Least and most over the rounds are the rows of (2, N) arrays; NaN for who never takes part."""
 
-    public: bool  # turns were drawn when planning; else secret coins decide
+    public: bool  # turns were drawn when planning; else they are secret
+    coming: str  # who takes part, in words
     turns: Floats  # (N,) rounds that a client is expected to take part in, or turns that it has
     rate: Floats  # (2, N) chance of taking part in a round; turns for each round where they are public
     clip: Floats  # (2, N)
@@ -41,6 +47,7 @@ def treatment(plan: Plan) -> Treatment:
     steps = [phase.steps for phase in plan.phases]
     return Treatment(
         public=public,
+        coming="drawn in advance, and public" if public else COMING[plan.sampling],
         turns=turns,
         rate=np.stack([turns, turns]) / plan.rounds if public else found["rate"],
         clip=found["clip"],

@@ -236,9 +236,9 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
     charged = spent(plan, population.delta, accountant=accountant)
     epsilon = {name: accountant.epsilon(plan.steps(against=name), population.delta) for name in ADVERSARIES}
     if plan.sampling == "fixed_size":
-        epsilon = {k: np.minimum(e, _fixed_size(plan, population.delta, k)) for k, e in epsilon.items()}
-        promised = ADVERSARIES[: ADVERSARIES.index(plan.promise) + 1]
-        charged = np.minimum(charged, np.maximum.reduce([epsilon[name] for name in promised]))
+        rounds, delta = plan.rounds, population.delta
+        epsilon = {k: np.minimum(e, _fixed_size(plan, delta, k, rounds)) for k, e in epsilon.items()}
+        charged = np.minimum(charged, _fixed_size_charged(plan, delta, rounds))
     return Certificate(
         plan=plan.digest(),
         population=population.digest(),
@@ -262,8 +262,14 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
     )
 
 
-def _fixed_size(plan: Plan, delta: Floats, against: Adversary) -> Floats:
-    """(N,) epsilon where a fixed number is drawn, in plans of one phase; see `papers.fixed_size`.
+def _fixed_size_charged(plan: Plan, delta: Floats, rounds: int) -> Floats:
+    """(N,) the largest of what `_fixed_size` says of the adversaries that are promised."""
+    promised = ADVERSARIES[: ADVERSARIES.index(plan.promise) + 1]
+    return np.maximum.reduce([_fixed_size(plan, delta, name, rounds) for name in promised])
+
+
+def _fixed_size(plan: Plan, delta: Floats, against: Adversary, rounds: int) -> Floats:
+    """(N,) epsilon of `rounds` rounds that draw a fixed number, all alike; see `papers.fixed_size`.
 
     Whoever knows of some clients that they were left out knows that the others are drawn the more often.
     """
@@ -284,7 +290,7 @@ def _fixed_size(plan: Plan, delta: Floats, against: Adversary) -> Floats:
     if some.any():
         kinds = np.stack([rate, multiplier, delta])[:, some]
         columns, where = np.unique(kinds, axis=1, return_inverse=True)
-        found[some] = fixed_size.at_most(columns[0], columns[1], plan.rounds, columns[2])[where.reshape(-1)]
+        found[some] = fixed_size.at_most(columns[0], columns[1], rounds, columns[2])[where.reshape(-1)]
     return found
 
 
@@ -293,6 +299,11 @@ def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: A
     worst = worst_of(member, share_of(epsilon, population.epsilon))
     points = np.unique(np.linspace(1, plan.rounds, min(plan.rounds, MOST_POINTS)).round()).astype(int)
     curve = [accountant.epsilon(plan.steps(int(t)).of(worst), population.delta[worst]) for t in points]
+    if plan.sampling == "fixed_size":
+        curve = [
+            np.minimum(each, _fixed_size_charged(plan, population.delta, int(t))[worst])
+            for each, t in zip(curve, points, strict=True)
+        ]
     # an upper bound on later epsilons is one on earlier ones
     curve = list(np.minimum(np.maximum.accumulate(curve), epsilon[worst]))
     return Spending(

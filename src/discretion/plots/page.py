@@ -49,26 +49,28 @@ def render(plan: Plan, population: Population, certificate: Certificate, details
     shown = {name: body for name, body in sections.items() if body}
     links = {name: HEADINGS[name] for name in shown}
     name = find(plan.method).title
-    secret = "" if mine.public else "Who takes part is decided by secret coins, and stands nowhere in here."
+    secret = "" if mine.public else "Who takes part is secret, and stands nowhere in here."
     return shell(f"Plan by {name}", links, "\n\n".join(shown.values()), secret)
 
 
 def _heading(plan: Plan, population: Population, certificate: Certificate, mine: Treatment) -> str:
     method = find(plan.method)
-    over = len(certificate.overspent) > 0
-    marks = [VERDICTS["none" if certificate.promises_nothing else "over" if over else "within"]]
+    nothing, over = certificate.promises_nothing, len(certificate.overspent) > 0
+    marks = [VERDICTS["none" if nothing else "over" if over else "within"]]
     if certificate.accounting == "paper":
         marks.append(badge("warn", "paper mode"))
     sizes = [float(population.size.min()), float(population.size.max())]
-    warning = " ".join(filter(None, (statements.reading(certificate), statements.paper_mode(certificate))))
+    read = "" if nothing else _sentence(statements.reading(certificate))
+    warning = ". ".join(filter(None, (read, statements.paper_mode(certificate))))
+    warning = f'<p class="note remark">{text(warning)}</p>' if warning else ""
     said = f"{method.idea} {statements.protection(certificate)}"
     given = ", ".join(f"{name} {_plain(value)}" for name, value in plan.parameters.items())
     pairs = [
         ("Rounds", f"{plan.rounds:,}<small>{text(_cohort(plan))}</small>"),
         ("Clients", f"{len(population):,}<small>{numbers.span(sizes)} records each</small>"),
-        ("Who takes part", f"{_coming(mine)}<small>{_turn(mine)}</small>"),
-        ("Protected", text(wording.promise(plan.unit, plan.adjacency))),
-        ("Noise", text(NOISE[plan.accounting])),
+        ("Who takes part", f"{_sentence(mine.coming)}<small>{_turn(mine)}</small>"),
+        ("Protected", "Nobody" if nothing else text(wording.promise(plan.unit, plan.adjacency))),
+        ("Noise", "Protects nobody" if nothing else NOISE[plan.accounting]),
         ("Counted by", f"{text(certificate.accountant)}<small>over every round of the plan</small>"),
         ("Decided by", f"{text(method.reads)}<small>{text(method.paper)}</small>"),
         ("Given", f"<small>{text(given)}</small>"),
@@ -77,7 +79,7 @@ def _heading(plan: Plan, population: Population, certificate: Certificate, mine:
         f'<section id="plan" class="hero">\n<p class="marks">{" ".join(marks)}</p>\n'
         f"<h1>{text(method.title)}: {numbers.count(plan.rounds, 'round')} for "
         f"{numbers.count(len(population), 'client')}</h1>\n"
-        f'<p class="lead">{text(said)}</p>\n{note([text(_sentence(warning))]) if warning else ""}'
+        f'<p class="lead">{text(said)}</p>\n{warning}'
         f"{facts(pairs)}\n</section>"
     )
 
@@ -94,10 +96,6 @@ def _cohort(plan: Plan) -> str:
     if plan.reading:
         return f"{numbers.plain(plan.cohort)} clients asked in each, {plan.reading.choose} train"
     return f"{numbers.plain(plan.cohort)} clients expected in each"
-
-
-def _coming(mine: Treatment) -> str:
-    return "Drawn in advance, and public" if mine.public else "A secret coin for each client and round"
 
 
 def _turn(mine: Treatment) -> str:

@@ -15,7 +15,9 @@ def protection(certificate: Certificate) -> str:
         return f"No privacy: this plan protects nobody from anybody{why}."
     unit = "one client's whole data" if certificate.unit == "client" else "each record of a client"
     adjacency = certificate.adjacency.replace("_", "/")
-    return f"Protects {unit} ({adjacency}) {PROMISED[certificate.promise]}."
+    over = len(certificate.overspent)
+    but = f"; but not within budget: {over} of {len(certificate.clients)} clients overspend" if over else ""
+    return f"Protects {unit} ({adjacency}) {PROMISED[certificate.promise]}{but}."
 
 
 def reading(certificate: Certificate) -> str:
