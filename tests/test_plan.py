@@ -50,12 +50,15 @@ def phases(
     secret = rates if coins else never_or_always
     rate = column(never_or_always if noise_at == "steps" else secret)
     pool = np.arange(clients) if own else column(st.integers(0, pools - 1))
-    if by_pool:
-        rate = column(secret, pools)[pool]
+    bounds = column(clip)
+    if by_pool:  # a whole number of each pool, of clients alike
+        members = np.bincount(pool, minlength=pools)
+        number = [draw(st.sampled_from(range(0, n + 1, 1 if coins else max(n, 1)))) for n in members.tolist()]
+        rate, bounds = (np.array(number) / np.maximum(members, 1))[pool], column(clip, pools)[pool]
     return Phase(
         rounds=draw(st.integers(1, 10**6)),
         rate=np.ones(clients) if turns else rate,
-        clip=column(clip),
+        clip=bounds,
         noise=column(noises, pools),
         pool=pool,
         weight=column(weights, pools),
@@ -306,7 +309,7 @@ def test_a_plan_of_nobody_or_of_one_client_twice_is_refused() -> None:
         ({"grid": Grid(0.5, 3), "noise_at": "clients"}, "whose noise the server draws"),
         ({"grid": Grid(0.5, 3), "noise_at": "secure_sum"}, "whose noise the server draws"),
         ({"combine": Combine("top_k", (0.5,))}, "top_k keeps a share of each pool"),
-        ({"sampling": "fixed_size", "accounting": "paper"}, "one rate for all its clients"),
+        ({"sampling": "fixed_size", "accounting": "paper"}, "by one rate and clip for all its clients"),
         ({"grid": Grid(0.5, 3), "clipping": Clipping((1, 2))}, "flatly clipped"),
         ({"grid": Grid(0.5, 3), "clipping": Clipping((), Quantile())}, "no grid"),
         ({"noise_at": "clients", "clipping": Clipping((), Quantile())}, "needs the server's noise"),
@@ -370,7 +373,7 @@ def test_a_fixed_number_is_drawn_of_whole_clients_without_turns(more: dict[str, 
 def test_whoever_would_never_be_asked_is_not_drawn_with_others() -> None:
     """A fixed number is drawn of all in a pool alike, but a client of rate 0 is charged nothing."""
     phase = Phase.one_pool(3, np.array([0.0, 0.5, 0.5]), np.ones(3), 1.0)
-    with pytest.raises(PlanError, match="one rate for all its clients"):
+    with pytest.raises(PlanError, match="by one rate and clip for all its clients"):
         replace(plan_of(phase), accounting="paper", sampling="fixed_size")
 
 
@@ -382,7 +385,7 @@ def test_a_zero_has_no_sign() -> None:
 
 
 def test_sampling_a_fixed_number_is_refused_with_advice() -> None:
-    by_pool = plan_of(replace(two_pools(), rate=np.array([0.5, 0.25, 0.25])))
+    by_pool = plan_of(Phase.one_pool(3, np.full(3, 2 / 3), np.ones(3), 1.0))
     with pytest.raises(PlanError, match="makes room for another.*independent coin.*poisson.*same mean"):
         replace(by_pool, sampling="fixed_size")
     record = record_of(by_pool) | {"sampling": "fixed_size"}
@@ -566,8 +569,8 @@ def test_digest_changes_with_any_single_number(plan: Plan, data: st.DataObject) 
 def test_digest_changes_with_any_field() -> None:
     plan = plan_of(two_pools())
     quantile = replace(plan, clipping=Clipping((), Quantile()))
-    by_pool = replace(two_pools(), rate=np.array([0.5, 0.25, 0.25]))
-    papers = replace(plan_of(by_pool), accounting="paper")
+    papers = replace(plan_of(Phase.one_pool(3, np.full(3, 2 / 3), np.ones(3), 1.0)), accounting="paper")
+    assert replace(papers, sampling="fixed_size").digest() != papers.digest()
     reads = Plan(
         "made",
         ("c0", "c1"),

@@ -86,11 +86,13 @@ def test_rates_of_table_1(name: str, accounting: Accounting) -> None:
     """In per cent, as computed from Problem 1; the published ones are within 10 %, but for Shakespeare."""
     for method in ("gdpfed_opc", "gdpfed_plus"):
         rates = planned(method, name, accounting).phases[0].rate[of_groups(name)]
-        assert 100 * rates == pytest.approx(RATES[name], abs=0.006)
+        # in paper mode a whole number of each group is drawn
+        near = 0.006 if accounting == "tight" else 100 * 0.51 * len(RATES[name]) / TABLE_1[name].clients
+        assert 100 * rates == pytest.approx(RATES[name], abs=near)
         if name != "Shakespeare":
             assert TABLE_1[name].rates == pytest.approx(rates, rel=0.11)
     equal = planned("gdpfed", name, accounting).phases[0].rate
-    assert (equal == TABLE_1[name].rate).all()
+    assert equal == pytest.approx(TABLE_1[name].rate, rel=0.01 if accounting == "paper" else 1e-12)
 
 
 def test_clients_asked_of_the_strict_group() -> None:

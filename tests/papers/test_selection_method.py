@@ -27,9 +27,7 @@ V = paper.variance(CLIENTS.epsilon, CLIENTS.delta, np.full(100, BATCH), CLIENTS.
 
 
 def probabilities(weight: float, accounting: Accounting, clients: Population = CLIENTS) -> np.ndarray:
-    """`weight` in the paper's units, noise of one step; tight mode counts the noise of a round."""
-    if accounting == "tight":
-        weight = weight / (ROUNDS * STEPS)
+    """The chances at this weight of the noise of one step."""
     return privacy_aware.probabilities(clients, ROUNDS, COHORT, STEPS, BATCH, weight, accounting)
 
 
@@ -78,14 +76,13 @@ def test_true_noise_keeps_selection_closer_to_unbiased() -> None:
     found = [np.abs(p - SHARE).sum() for p in (by_paper, tight)]
     assert found == pytest.approx([0.147, 0.0782], abs=5e-4)
     intercept, slope = privacy_aware.noise_curve(CLIENTS, ROUNDS, COHORT, STEPS, BATCH)
-    weight = 1e4 / (ROUNDS * STEPS)
     assert problem.objective(by_paper, SHARE, V, 1e4) == pytest.approx(0.976, abs=5e-4)
-    assert problem.objective(tight, SHARE, slope, weight, intercept) == pytest.approx(0.311, abs=1e-3)
+    assert problem.objective(tight, SHARE, slope, 1e4, intercept) == pytest.approx(0.311, abs=1e-3)
 
 
 def test_the_papers_variance_is_10_to_70_times_the_needed_one() -> None:
     _, slope = privacy_aware.noise_curve(CLIENTS, ROUNDS, COHORT, STEPS, BATCH)
-    ratio = V / (slope / (ROUNDS * STEPS))
+    ratio = V / slope
     assert [ratio.min(), np.median(ratio), ratio.max()] == pytest.approx([10.06, 42.9, 69.9], rel=5e-3)
 
 

@@ -20,6 +20,7 @@ NOISE_FROM: dict[Randomness, str] = {
     "seeded": "simulation: coins and noise from a seed; whoever knows the seed can take the noise off",
     "cryptographic": "deployment: ChaCha20, keyed anew by the operating system for each block, and not kept",
 }
+ALSO_FIXED_SIZE = ", or Rényi for a fixed number (Wang, Balle and Kasiviswanathan 2019) where that is less"
 ON_A_GRID = "Gaussian rounded to a grid, drawn exactly; every accountant of the Gaussian holds"
 FLOATING = "Gaussian in floating point; what the last bits of a float tell (Mironov 2012) is not proved"
 
@@ -252,7 +253,7 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
         accounting=plan.accounting,
         reads=plan.reads,
         rounds=plan.rounds,
-        accountant=accountant.name,
+        accountant=accountant.name + (ALSO_FIXED_SIZE if plan.sampling == "fixed_size" else ""),
         clients=plan.clients,
         budget=population.epsilon,
         delta=population.delta,
@@ -265,7 +266,7 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
 def _fixed_size_charged(plan: Plan, delta: Floats, rounds: int) -> Floats:
     """(N,) the largest of what `_fixed_size` says of the adversaries that are promised."""
     promised = ADVERSARIES[: ADVERSARIES.index(plan.promise) + 1]
-    return np.maximum.reduce([_fixed_size(plan, delta, name, rounds) for name in promised])
+    return np.asarray(np.maximum.reduce([_fixed_size(plan, delta, name, rounds) for name in promised]))
 
 
 def _fixed_size(plan: Plan, delta: Floats, against: Adversary, rounds: int) -> Floats:

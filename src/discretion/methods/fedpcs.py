@@ -92,11 +92,19 @@ def plan_of_levels(
 ) -> Plan:
     """One noisy gradient of all records for each turn, of multiplier 1 / sqrt(2 rho)."""
     if accounting == "paper":
-        sigma = np.sqrt(2 / rho)  # for 2W, as if a record were replaced by another
+        sigma = np.sqrt(2 / rho)  # Proposition 1: for 2W, where a record is replaced by another
     else:
         drawn = np.where(turns > 0, rho, 0.0).sum(axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
             scale = np.where(drawn > 0, lifetime(population) / drawn, 1.0)
             sigma = 1 / np.sqrt(2 * rho * scale)
     phases = own_phases(turns, clip, clip * sigma, weight, batch=1.0)
-    return Plan(method, population.client, phases, noise_at="steps", promise="server", accounting=accounting)
+    return Plan(
+        method=method,
+        clients=population.client,
+        phases=phases,
+        adjacency="replace" if accounting == "paper" else "add_remove",
+        noise_at="steps",
+        promise="server",
+        accounting=accounting,
+    )

@@ -1,8 +1,8 @@
 """Privacy-aware selection: draw clients so that the bias of the draw and the noise it brings balance.
 
-Xu, Zhang and Huang, "Tackling privacy heterogeneity in federated learning" (2025), Algorithm 1 and Problem
-1. Clients are drawn when planning, so that each knows how many noisy steps it will take. Who needs much
-noise is drawn less than its share of the data.
+Xu, Zhang and Huang, "Tackling privacy heterogeneity in differentially private federated learning" (2025),
+Algorithm 1 and Problem 1. Clients are drawn when planning, so that each knows how many noisy steps it will
+take. Who needs much noise is drawn less than its share of the data.
 Departs from the paper: batches are drawn by coins and noise is calibrated by PLD for the steps really
 taken, whose variance has a part that does not grow with the number of turns, so that the choice is made
 with the true curve. In paper mode noise is (6) with V_k of (7), and the choice is Problem 1. One scalar,
@@ -89,7 +89,7 @@ def probabilities(
 def noise_curve(
     population: Population, rounds: int, cohort: int, steps: int, batch: float
 ) -> tuple[Floats, Floats]:
-    """(N,) a and (N,) b: drawn with probability p, a client adds the variance a p + b p² to a round.
+    """(N,) a and (N,) b: drawn with probability p, a client adds the variance a p + b p² to a step.
 
     sigma²(T) of T noisy steps is nearly a straight line, here through an average client's turns and four
     times as many; noise on a mean gradient is sigma times the clip over the batch that is expected.
@@ -100,7 +100,7 @@ def noise_curve(
     slope = np.maximum((high - low) / (3 * usual), FLATTEST * low / usual)
     intercept = np.maximum(low - slope * usual, 0.0)
     size = (batch * population.size) ** 2
-    return intercept / cohort / size, slope * rounds * steps / size
+    return intercept / (cohort * rounds * steps) / size, slope / size
 
 
 def multipliers(population: Population, count: Ints, batch: float) -> Floats:
