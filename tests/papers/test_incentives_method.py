@@ -58,15 +58,11 @@ def test_levels_are_drawn_by_and_noised_by_in_paper_mode() -> None:
 
 
 def test_levels_of_a_round_pass_a_budget_for_life_in_paper_mode() -> None:
-    """1.2: rho adds up, and there is no total.
-
-    The paper's rho is for a record that is replaced, which moves a sum by two clips. The certificate is for
-    one more or less, and so for a quarter of it: what it says is the least that the paper's levels cost.
-    """
+    """1.2: rho adds up, and there is no total. A record is replaced by another, as in the paper."""
     plan, rho = planned("fedpcs", accounting="paper"), levels()
     certificate = certify(plan, CLIENTS)
     whole = (asked(plan) * rho).sum(axis=0)
-    exact = gaussian.epsilon_of(np.sqrt(2 * whole / 4), CLIENTS.delta)
+    exact = gaussian.epsilon_of(np.sqrt(2 * whole), CLIENTS.delta)
     assert certificate.spent == pytest.approx(exact, rel=1e-3, abs=1e-9)
     assert len(certificate.overspent) > N / 2
     assert certificate.spent.max() > 2 * 20
