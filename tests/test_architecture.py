@@ -34,8 +34,9 @@ ALLOWED = {
     "ledger": {"errors", "population", "steps", "plan", "accounting", "accounts"},
     "discrete": {"errors", "population", "streams"},
     "noise": {"discrete", "errors", "population", "streams"},
+    "profile": set(),
     "train": {
-        *("errors", "population", "phase", "plan", "accounting", "ledger"),
+        *("errors", "population", "profile", "phase", "plan", "accounting", "ledger"),
         *("clip", "discrete", "grid", "noise", "pick", "streams"),
     },
     "tasks": {"errors"},

@@ -13,6 +13,7 @@ from discretion.ledger import Ledger
 from discretion.methods import METHODS, Details, explain, find
 from discretion.plan import Plan
 from discretion.population import Population
+from discretion.profile import Profile
 from discretion.runs import Progress, RunFolder, Task, execute, load_data, plan_of, prepare
 from discretion.streams import Purpose, stream
 
@@ -232,6 +233,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that stopped.")] = False,
     change: Override = None,
     write_report: Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.")] = True,
+    show_profile: Annotated[bool, typer.Option("--profile", help="Say where the time went.")] = False,
     json_: Json = False,
 ) -> None:
     """Plan, prove and train; everything is kept in one folder.
@@ -251,11 +253,14 @@ def run(
     if folder.model.exists():
         terminal.say(f"{folder.path} is finished already.")
     else:
-        _train(folder, task, json_)
+        profile = Profile()
+        _train(folder, task, json_, profile)
+        if show_profile:
+            terminal.show_profile(profile.seconds)
     _compare([folder.path], folder.report if write_report else None, None, json_)
 
 
-def _train(folder: RunFolder, task: Task | None, as_json: bool) -> None:
+def _train(folder: RunFolder, task: Task | None, as_json: bool, profile: Profile) -> None:
     made = Plan.from_json(_read(folder.plan))
     certificate = Certificate.from_json(_read(folder.certificate))
     if not as_json:
@@ -269,7 +274,7 @@ def _train(folder: RunFolder, task: Task | None, as_json: bool) -> None:
             if not as_json and not terminal.err.is_terminal and now.round % max(1, now.rounds // 10) == 0:
                 terminal.say(f"round {now.round} of {now.rounds}: {note}")
 
-        execute(folder, task, show)
+        execute(folder, task, show, profile)
 
 
 @app.command()

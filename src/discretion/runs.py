@@ -26,6 +26,7 @@ from discretion.ledger import Ledger
 from discretion.methods import find, make_plan
 from discretion.plan import Plan
 from discretion.population import Population
+from discretion.profile import Profile
 from discretion.streams import Purpose, stream
 from discretion.tasks import datasets, partitions
 from discretion.tasks.datasets import Dataset
@@ -267,7 +268,10 @@ def _alone(folder: RunFolder) -> Iterator[None]:
 
 
 def execute(
-    folder: RunFolder, task: Task | None = None, on_round: Callable[[Progress], None] | None = None
+    folder: RunFolder,
+    task: Task | None = None,
+    on_round: Callable[[Progress], None] | None = None,
+    profile: Profile | None = None,
 ) -> None:
     """Do the rounds that are left of a prepared run. Resuming is nothing else than doing this again.
 
@@ -290,7 +294,7 @@ def execute(
                 "now, and a run keeps its own: put them back, or start a new run"
             )
         with Ledger(folder.ledger(config), population, config.rule) as ledger:
-            _execute(folder, config, plan, certificate, ledger, task, on_round)
+            _execute(folder, config, plan, certificate, ledger, task, on_round, profile or Profile())
 
 
 def _execute(
@@ -301,6 +305,7 @@ def _execute(
     ledger: Ledger,
     task: Task,
     on_round: Callable[[Progress], None] | None,
+    profile: Profile,
 ) -> None:
     state = _read_checkpoint(folder) or State.start(task.clients.initial())
     _drop_later_history(folder, state.round)
@@ -314,14 +319,17 @@ def _execute(
         seed=config.seed if config.train.randomness == "seeded" else None,
         server=Server(config.train.server_learning_rate, config.train.server_momentum),
         accept_no_privacy=config.train.accept_no_privacy,
+        profile=profile,
     )
     for state in rounds:
         record: dict[str, Any] = {"round": state.round}
         if state.round == plan.rounds or state.round % config.train.evaluate_every == 0:
-            quality = task.clients.evaluate(state.model)
+            with profile("evaluate"):
+                quality = task.clients.evaluate(state.model)
             record |= {"accuracy": quality.accuracy, "loss": quality.loss}
-        _append(folder.history, json.dumps(record) + "\n")
-        _write_checkpoint(folder, state)
+        with profile("write"):
+            _append(folder.history, json.dumps(record) + "\n")
+            _write_checkpoint(folder, state)
         if on_round:
             spent = certificate.spending.share(state.round)
             on_round(Progress(state.round, plan.rounds, record.get("accuracy"), spent))

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from discretion.accounting import Certificate
 from discretion.accounting.papers import RUNS, Comparison
@@ -234,6 +234,15 @@ def show_ledger(record: dict[str, Any], population: Population) -> None:
 def _rounded_down(value: float) -> str:
     """What is left must not look larger than it is."""
     return "∞" if math.isinf(value) else f"{math.floor(value * 1e4) / 1e4:.4f}"
+
+
+def show_profile(seconds: dict[str, float]) -> None:
+    """Where the time of the rounds went, on the side of the messages."""
+    total = sum(seconds.values()) or 1.0
+    table = Table("part", Column("seconds", justify="right"), Column("share", justify="right"))
+    for part, took in sorted(seconds.items(), key=lambda item: -item[1]):
+        table.add_row(part, f"{took:.2f}", f"{took / total:.1%}")
+    err.print(table)
 
 
 def progress_note(accuracy: float | None, spent: float) -> str:

@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from discretion.phase import Phase
 from discretion.pick import Reading
 from discretion.plan import Plan
 from discretion.population import Floats, Ints
+from discretion.profile import Profile
 from discretion.streams import Purpose, run_stream
 
 Vector = NDArray[np.float32]  # (d,) all trainable parameters, one after the other
@@ -107,6 +109,7 @@ def train(
     seed: int | None,
     server: Server = PLAIN,
     accept_no_privacy: bool = False,
+    profile: Profile | None = None,
 ) -> Iterator[State]:
     """Do the rounds that are left, and yield the state after each.
 
@@ -139,8 +142,10 @@ def train(
     for number, status in on_record:
         if status == "reserved" and number <= state.round:
             ledger.commit(run, number)
+    profile = profile or Profile()
     while state.round < plan.rounds:
-        willing = ledger.reserve(run, state.round + 1)
+        with profile("ledger"):
+            willing = ledger.reserve(run, state.round + 1)
         state = next_state(
             plan,
             clients,
@@ -150,9 +155,11 @@ def train(
             server=server,
             willing=willing,
             size=ledger.population.size,
+            profile=profile,
         )
         yield state
-        ledger.commit(run, state.round)
+        with profile("ledger"):
+            ledger.commit(run, state.round)
     ledger.finish(run)
 
 
@@ -173,12 +180,13 @@ def next_state(
     server: Server = PLAIN,
     willing: NDArray[np.bool_] | None = None,
     size: Ints | None = None,
+    profile: Profile | None = None,
 ) -> State:
     """One round. Who is not `willing` is not asked; the divisor and the noise stay as they are.
 
     `size` is each client's public number of records, which rules that read data need.
     """
-    number = state.round + 1
+    number, profile = state.round + 1, profile or Profile()
     phase = plan.phases[plan.phase_of(number)]
 
     def source(purpose: Purpose, *counter: int) -> Source:
@@ -186,12 +194,13 @@ def next_state(
             return Cryptographic()
         return Seeded(run_stream(seed, purpose, run, plan.digest(), number, *counter))
 
-    asked, turn = select(phase, source(Purpose.COINS), willing, plan.sampling == "fixed_size")
-    counts = np.ones(len(asked))  # how much each update counts
-    if plan.reading is not None and phase.read is not None:
-        order = Order(number, 0, state.model, asked, turn)
-        records = np.ones(len(phase.rate), dtype=np.int64) if size is None else size
-        asked, turn, counts = picked(plan.reading, phase.read, clients, order, records, source)
+    with profile("select"):
+        asked, turn = select(phase, source(Purpose.COINS), willing, plan.sampling == "fixed_size")
+        counts = np.ones(len(asked))  # how much each update counts
+        if plan.reading is not None and phase.read is not None:
+            order = Order(number, 0, state.model, asked, turn)
+            records = np.ones(len(phase.rate), dtype=np.int64) if size is None else size
+            asked, turn, counts = picked(plan.reading, phase.read, clients, order, records, source)
     noisy = None
     if phase.batch is not None:
         noisy = NoisySteps(
@@ -203,17 +212,20 @@ def next_state(
             lambda i: source(Purpose.STEPS, int(asked[i]), int(turn[i])),
         )
     key = int(source(Purpose.BATCHES).words(1)[0])
-    updates = clients.updates(Order(number, key, state.model, asked, turn, noisy))
+    updates = profile.each("train", clients.updates(Order(number, key, state.model, asked, turn, noisy)))
     count = np.zeros(len(phase.rate))
     count[asked] = counts
-    sums, scale = release(plan, phase, state, asked, updates, lambda pool: source(Purpose.NOISE, pool), count)
-    weight = np.ones(1) if merged(plan, phase) else phase.weight
-    last, memory = (x.astype(np.float64) for x in (state.step, state.memory))
-    step, memory = plan.combine.step(sums, weight, last, memory)
-    velocity = (server.momentum * state.velocity + step).astype(np.float32)
-    model = (state.model + server.learning_rate * velocity).astype(np.float32)
-    whole = (weight @ sums).astype(np.float32)
-    return State(number, model, velocity, whole, memory.astype(np.float32), scale)
+    with profile("noise"):
+        drawn = partial(source, Purpose.NOISE)
+        sums, scale = release(plan, phase, state, asked, updates, drawn, count, profile)
+    with profile("combine"):
+        weight = np.ones(1) if merged(plan, phase) else phase.weight
+        last, memory = (x.astype(np.float64) for x in (state.step, state.memory))
+        step, memory = plan.combine.step(sums, weight, last, memory)
+        velocity = (server.momentum * state.velocity + step).astype(np.float32)
+        model = (state.model + server.learning_rate * velocity).astype(np.float32)
+        whole = (weight @ sums).astype(np.float32)
+        return State(number, model, velocity, whole, memory.astype(np.float32), scale)
 
 
 def picked(
@@ -278,6 +290,7 @@ def release(
     updates: Iterator[Updates],
     source: Callable[[int], Source],
     count: Floats | None = None,
+    profile: Profile | None = None,
 ) -> tuple[Floats, float]:
     """(P, d) the pools' noisy sums, and the scale of later clips: nothing else leaves a round.
 
@@ -291,7 +304,8 @@ def release(
         Each update moves the sum of the bits by 1/2.
     """
     size = len(state.model)
-    sums, within = clipped_sums(plan, phase, state.scale, updates, asked, size, count)
+    with (profile or Profile())("clip"):
+        sums, within = clipped_sums(plan, phase, state.scale, updates, asked, size, count)
     # (P,) releases of each pool in this round: a public number
     releases = phase.turns if phase.turns is not None and phase.own_pools else phase.open_pools
     noise = phase.noise * np.sqrt(releases) * state.scale

@@ -1,0 +1,42 @@
+"""Where the time of a run goes."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from discretion import profile as module
+from discretion.profile import Profile
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    return now
+
+
+def test_a_part_inside_another_is_not_counted_as_the_others(clock: list[float]) -> None:
+    profile = Profile()
+    with profile("outer"):
+        clock[0] += 1
+        with profile("inner"):
+            clock[0] += 10
+        clock[0] += 2
+    clock[0] += 100
+    with pytest.raises(ValueError), profile("inner"):
+        clock[0] += 5
+        raise ValueError
+    assert profile.seconds == {"outer": 3.0, "inner": 15.0}
+
+
+def test_making_items_is_one_part_and_using_them_another(clock: list[float]) -> None:
+    def items() -> Iterator[int]:
+        for number in range(3):
+            clock[0] += 10
+            yield number
+
+    profile = Profile()
+    with profile("use"):
+        for _ in profile.each("make", items()):
+            clock[0] += 1
+    assert profile.seconds == {"use": 3.0, "make": 30.0}
