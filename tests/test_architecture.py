@@ -37,7 +37,8 @@ ALLOWED = {
         *("discrete", "grid", "noise", "pick", "streams"),
     },
     "tasks": {"errors"},
-    "clients": {"errors", "population", "train", "streams", "tasks", "pick"},
+    "engine": set(),
+    "clients": {"errors", "population", "train", "streams", "tasks", "pick", "engine"},
     "config": {"errors", "plan", "methods"},
 }
 # what people use: it may import everything, and nothing above imports it

@@ -126,7 +126,7 @@ def test_every_record_is_used_once_in_an_epoch_and_in_another_order_in_the_next(
     for epoch in (0, 1):
         records, real = made._batches(order([], made), np.arange(5), first, epoch)
         for client in range(5):
-            used = records[client][real[client]].numpy()
+            used = records[client][real[client]]
             assert sorted(used) == sorted(PARTITION.of(client))
         orders.append(records[2][real[2]].tolist())
     assert orders[0] != orders[1]
@@ -138,7 +138,7 @@ def test_every_record_is_used_once_in_an_epoch_and_in_another_order_in_the_next(
 
 def test_chunks_cover_everybody_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = clients("linear")
-    monkeypatch.setattr(made, "_together", 2)
+    monkeypatch.setattr(made, "_at_once", lambda records: 2)
     parts = [part.clients.tolist() for part in made.updates(order([4, 0, 2, 1], made))]
     assert sorted(sum(parts, [])) == [0, 1, 2, 4] and max(map(len, parts)) == 2
     assert list(made.updates(order([], made))) == []

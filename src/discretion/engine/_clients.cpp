@@ -6,7 +6,9 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -134,7 +136,7 @@ struct Buffers {  // of one layer, in one thread
 class Worker {
  public:
   Worker(const Job& job, const Net& net) : job(job), net(net), buffers(net.layers.size()) {
-    Int most_pixels = 0, most_entries = 0;
+    Int most_pixels = 0, most_entries = 0, most_pooled = 1;
     bool plain = job.momentum == 0 && job.decay == 0;
     for (size_t l = 0; l < buffers.size(); l++) {
       const Layer& y = net.layers[l];
@@ -151,6 +153,7 @@ class Worker {
       }
       b.winner.resize(job.batch * y.cells() * y.wide_outs);
       most_pixels = std::max(most_pixels, y.rows * y.columns * y.wide_outs);
+      most_pooled = std::max(most_pooled, y.is.pool[0] * y.is.pool[1]);
       most_entries = std::max(most_entries, job.batch * y.cells());
       if (y.weights) {
         Int count = y.outs * y.is.kernel[0] * y.wide_run;
@@ -165,6 +168,7 @@ class Worker {
     logits.resize(job.batch * net.wide_classes);
     logit_slope.resize(job.batch * net.wide_classes);
     label.resize(job.batch);
+    window.resize(most_pooled);
     portion.resize(job.batch * 4);
   }
 
@@ -192,7 +196,7 @@ class Worker {
   std::vector<Buffers> buffers;
   Floats z, logits, logit_slope, portion;
   std::vector<Entry> entries;
-  std::vector<Int> label;
+  std::vector<Int> label, window;
   Int records = 0;  // in this batch
 
   float* output(size_t l) { return l + 1 < buffers.size() ? buffers[l + 1].input.data() : logits.data(); }
@@ -310,7 +314,7 @@ class Worker {
     const float *x = b.input.data() + n * y.size, *weight = b.packed.data();
     const Int pixels = y.rows * y.columns;
     in_blocks(y.wide_outs, [&](auto V, Int o) {
-      constexpr int P = V == 1 ? 8 : V == 3 ? 4 : 6;
+      constexpr int P = V == 1 || (V == 3 && REGISTERS > 16) ? 8 : V == 3 ? 4 : 6;
       auto tile = [&](auto count, Int pixel) {
         const float* at[count];
         for (Int p = 0; p < count; p++) at[p] = x + y.start[pixel + p];
@@ -340,22 +344,21 @@ class Worker {
     int32_t* winner = buffers[l].winner.data() + n * y.cells() * y.wide_outs;
     for (Int r = 0; r < y.out_rows; r++)
       for (Int c = 0; c < y.out_columns; c++, winner += y.wide_outs) {
-        Int top = r * y.is.pool_stride[0] - y.is.pool_pad[0], left = c * y.is.pool_stride[1] - y.is.pool_pad[1];
-        Int r1 = std::min(top + y.is.pool[0], y.rows), c1 = std::min(left + y.is.pool[1], y.columns);
-        top = std::max<Int>(top, 0), left = std::max<Int>(left, 0);
+        const Int top = r * y.is.pool_stride[0] - y.is.pool_pad[0], left = c * y.is.pool_stride[1] - y.is.pool_pad[1];
+        const Int bottom = std::min(top + y.is.pool[0], y.rows), right = std::min(left + y.is.pool[1], y.columns);
+        Int count = 0;
+        for (Int i = std::max<Int>(top, 0); i < bottom; i++)
+          for (Int j = std::max<Int>(left, 0); j < right; j++) window[count++] = i * y.columns + j;
         float* to = out + y.cell[r * y.out_columns + c];
         for (Int o = 0; o < y.wide_outs; o += L) {
-          Int pixel = top * y.columns + left;
-          Lanes best = load(&z[pixel * y.wide_outs + o]);
-          Marks who = all(int32_t(y.start[pixel]));
-          for (Int i = top; i < r1; i++)
-            for (Int j = left; j < c1; j++) {
-              pixel = i * y.columns + j;
-              Lanes here = load(&z[pixel * y.wide_outs + o]);
-              Marks better = (here > best) | (here != here);
-              best = better ? here : best;
-              who = better ? all(int32_t(y.start[pixel])) : who;
-            }
+          Lanes best = load(&z[window[0] * y.wide_outs + o]);
+          Marks who = all(int32_t(y.start[window[0]]));
+          for (Int i = 1; i < count; i++) {
+            Lanes here = load(&z[window[i] * y.wide_outs + o]);
+            Marks better = (here > best) | (here != here);
+            best = better ? here : best;
+            who = better ? all(int32_t(y.start[window[i]])) : who;
+          }
           if (y.is.relu) {
             who = best > 0 ? who : all(int32_t(-1));
             best = best < 0 ? Lanes{} : best;
@@ -484,17 +487,22 @@ class Worker {
   // The slopes of one channel that go further back, of the records from first to last.
   Int gather(size_t l, Int first, Int last, Int channel) {
     const Layer& y = net.layers[l];
-    Int count = 0;
-    float total = 0;
-    for (Int i = 0; i < y.cells(); i++)
-      for (Int n = first; n < last; n++) {
-        int32_t at = buffers[l].winner[(n * y.cells() + i) * y.wide_outs + channel];
-        float slope = slope_of_output(l)[n * output_size(l) + y.cell[i] + channel * y.cell_step];
-        entries[count] = Entry{n * y.size + at, slope};
-        total += at >= 0 ? slope : 0;
-        count += at >= 0;
+    const Int cells = y.cells(), wide = y.wide_outs, out_size = output_size(l), size = y.size;
+    const int32_t* winner = buffers[l].winner.data() + first * cells * wide + channel;
+    const float* slopes = slope_of_output(l) + first * out_size + channel * y.cell_step;
+    Entry* list = entries.data();
+    for (Int i = 0; i < cells; i++) {
+      const int32_t* at = winner + i * wide;
+      const float* slope = slopes + y.cell[i];
+      for (Int n = first; n < last; n++, at += cells * wide, slope += out_size) {
+        *list = Entry{n * size + *at, *slope};
+        list += *at >= 0;  // a branch would be guessed wrongly half of the time
       }
-    buffers[l].bias_slope[channel] += total;
+    }
+    const Int count = list - entries.data();
+    float total[4] = {};
+    for (Int e = 0; e < count; e++) total[e % 4] += entries[e].slope;
+    buffers[l].bias_slope[channel] += (total[0] + total[1]) + (total[2] + total[3]);
     return count;
   }
 };
@@ -527,7 +535,11 @@ int train(const Job* job) {
       for (Int client; (client = next++) < job->clients;) worker.train(client);
     };
     std::vector<std::thread> threads;
-    for (size_t t = 1; t < workers.size(); t++) threads.emplace_back(work, std::ref(workers[t]));
+    threads.reserve(workers.size());
+    try {
+      for (size_t t = 1; t < workers.size(); t++) threads.emplace_back(work, std::ref(workers[t]));
+    } catch (const std::system_error&) {  // fewer threads do the same work
+    }
     if (!workers.empty()) work(workers[0]);
     for (std::thread& thread : threads) thread.join();
     return 0;

@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 class Records:
     """All records that clients hold; images stay bytes, `lookup` says what each byte stands for."""
 
-    inputs: npt.NDArray[np.uint8] | Vector  # (n, ...)
+    inputs: npt.NDArray[np.generic]  # (n, ...) uint8 with a lookup, else float32
     labels: Ints  # (n,)
     lookup: Vector | None = None  # (256,)
 
@@ -121,7 +121,7 @@ def train(stack: Stack, records: Records, batches: Batches, model: Vector, threa
 
 def _require_fit(
     stack: Stack,
-    inputs: npt.NDArray[np.uint8] | Vector,
+    inputs: npt.NDArray[np.generic],
     labels: Ints,
     lookup: Vector | None,
     chosen: Ints,

@@ -90,7 +90,11 @@ def _add(layers: list[Layer], module: nn.Module, shape: tuple[int, ...]) -> tupl
     kind = type(module)  # a subclass may do anything
     if kind is nn.Identity:
         return shape
-    if kind is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
+    if (
+        isinstance(module, nn.Flatten)
+        and kind is nn.Flatten
+        and (module.start_dim, module.end_dim) == (1, -1)
+    ):
         return (int(np.prod(shape)),)
     if kind is nn.ReLU:
         if not layers and not spatial:
@@ -109,7 +113,9 @@ def _add(layers: list[Layer], module: nn.Module, shape: tuple[int, ...]) -> tupl
     return None
 
 
-def _add_convolution(layers: list[Layer], module: nn.Conv2d, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+def _add_convolution(
+    layers: list[Layer], module: nn.Conv2d, shape: tuple[int, ...]
+) -> tuple[int, ...] | None:
     kernel, pad = cast(Pair, module.kernel_size), module.padding
     if pad == "same":
         pad = (kernel[0] // 2, kernel[1] // 2) if kernel[0] % 2 and kernel[1] % 2 else "uneven"
