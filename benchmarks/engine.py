@@ -2,9 +2,9 @@
 
 Run: python benchmarks/engine.py --seconds 10
 
-`compiled` and `torch` are the two ways of LocalClients; `loop` is what one would write first: a client after the
-other, by torch.optim.SGD. Medians over rounds; the last column is what one core does in a second of its own
-time, which a busy machine disturbs less.
+`compiled` and `torch` are the two ways of LocalClients; `loop` is what one would write first: a client after
+the other, by torch.optim.SGD. Medians over rounds; the last column is what one core does in a second of its
+own time, which a busy machine disturbs less.
 """
 
 import argparse
