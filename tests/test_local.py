@@ -231,6 +231,19 @@ def test_without_clip_noise_and_coins_noisy_steps_are_plain_gradient_descent() -
         assert np.abs(moved).max() > 1e-3
 
 
+def test_noisy_steps_have_momentum_weight_decay_and_a_rate_that_decays() -> None:
+    local = replace(LOCAL, momentum=0.7, weight_decay=0.1, decay=0.5)
+    made = clients("linear", local)
+    model, velocity = made.initial().astype(np.float64), 0.0
+    for _ in range(3):
+        slope = gradients(model.astype(np.float32), 2).mean(0) + 0.1 * model
+        velocity = 0.7 * velocity + slope
+        model -= LOCAL.learning_rate * 0.5**3 * velocity  # round 4
+    found = changes(made, noisy(made, [2], steps=3))[2]
+    np.testing.assert_allclose(found, model - made.initial(), atol=1e-6)
+    assert np.abs(found).max() > 1e-3
+
+
 def test_every_record_is_clipped_on_its_own() -> None:
     made = clients("linear")
     norms = np.linalg.norm(gradients(made.initial(), 2), axis=1)
