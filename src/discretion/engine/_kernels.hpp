@@ -54,8 +54,8 @@ inline void move(const Sgd& sgd, float& weight, float slope, float& velocity) {
 // P pixels times V vectors of output channels of a convolution.
 // at: where each pixel's window starts. weight: (rows, run, V L). z: P pixels, `wide` floats from each other.
 template <int P, int V>
-inline void convolve_tile(const float* const* at, const float* weight, int64_t rows, int64_t pitch, int64_t run,
-                          const float* bias, float* z, int64_t wide) {
+inline void convolve_tile(const float* const* at, const float* weight, int64_t rows, int64_t pitch,
+                          int64_t run, const float* bias, float* z, int64_t wide) {
   Lanes a[P][V];
   const float* x[P];
   for (int p = 0; p < P; p++) {
@@ -89,7 +89,8 @@ struct Entry {
 
 // weight slopes (R rows of V vectors) += slope times window, over all entries
 template <int R, int V>
-void weight_slopes(const Entry* entry, int64_t count, const float* x, int64_t pitch, float* slopes, int64_t wide) {
+void weight_slopes(const Entry* entry, int64_t count, const float* x, int64_t pitch, float* slopes,
+                   int64_t wide) {
   Lanes a[R][V];
   for (int r = 0; r < R; r++)
     for (int v = 0; v < V; v++) a[r][v] = load(slopes + r * wide + v * L);
@@ -107,7 +108,8 @@ void weight_slopes(const Entry* entry, int64_t count, const float* x, int64_t pi
 
 // input slopes += slope times weight (R rows of V vectors), over all entries
 template <int R, int V>
-void input_slopes(const Entry* entry, int64_t count, const float* weight, int64_t wide, float* dx, int64_t pitch) {
+void input_slopes(const Entry* entry, int64_t count, const float* weight, int64_t wide, float* dx,
+                  int64_t pitch) {
   Lanes w[R][V];
   for (int r = 0; r < R; r++)
     for (int v = 0; v < V; v++) w[r][v] = load(weight + r * wide + v * L);
@@ -140,7 +142,8 @@ void cover(int64_t rows, int64_t vectors, const Work& work) {
     as_constant<most>(std::min<int64_t>(vectors - first, most), [&](auto V) {
       constexpr int together = most / V;
       for (int64_t row = 0; row < rows; row += together)
-        as_constant<together>(std::min<int64_t>(rows - row, together), [&](auto R) { work(R, V, row, first); });
+        as_constant<together>(std::min<int64_t>(rows - row, together),
+                              [&](auto R) { work(R, V, row, first); });
     });
 }
 
