@@ -13,7 +13,7 @@ test: .venv/test
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
 
-.venv/demo: pyproject.toml constraints.txt
+.venv/demo: pyproject.toml setup.py constraints.txt $(wildcard src/discretion/engine/_*pp)
 	sh scripts/make-venv.sh "$(PYTHON)" .venv
 	$(BIN)/pip install -q -c constraints.txt -e '.[torch]'
 	touch $@

@@ -40,7 +40,8 @@ ALLOWED = {
         *("clip", "discrete", "grid", "noise", "pick", "streams"),
     },
     "tasks": {"errors"},
-    "clients": {"errors", "population", "clip", "train", "streams", "tasks", "pick"},
+    "engine": {"errors", "population", "tasks"},
+    "clients": {"errors", "population", "clip", "train", "streams", "tasks", "pick", "engine"},
     "config": {"errors", "plan", "methods"},
 }
 # what people use: it may import everything, and nothing above imports it

@@ -126,7 +126,7 @@ def test_every_record_is_used_once_in_an_epoch_and_in_another_order_in_the_next(
     for epoch in (0, 1):
         records, real = made._batches(order([], made), np.arange(5), first, epoch)
         for client in range(5):
-            used = records[client][real[client]].numpy()
+            used = records[client][real[client]]
             assert sorted(used) == sorted(PARTITION.of(client))
         orders.append(records[2][real[2]].tolist())
     assert orders[0] != orders[1]
@@ -138,7 +138,7 @@ def test_every_record_is_used_once_in_an_epoch_and_in_another_order_in_the_next(
 
 def test_chunks_cover_everybody_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = clients("linear")
-    monkeypatch.setattr(made, "_together", 2)
+    monkeypatch.setattr(made, "_at_once", lambda records: 2)
     parts = [part.clients.tolist() for part in made.updates(order([4, 0, 2, 1], made))]
     assert sorted(sum(parts, [])) == [0, 1, 2, 4] and max(map(len, parts)) == 2
     assert list(made.updates(order([], made))) == []
@@ -229,6 +229,19 @@ def test_without_clip_noise_and_coins_noisy_steps_are_plain_gradient_descent() -
         moved = model - made.initial()
         np.testing.assert_allclose(found[client], moved, atol=1e-6)
         assert np.abs(moved).max() > 1e-3
+
+
+def test_noisy_steps_have_momentum_weight_decay_and_a_rate_that_decays() -> None:
+    local = replace(LOCAL, momentum=0.7, weight_decay=0.1, decay=0.5)
+    made = clients("linear", local)
+    model, velocity = made.initial().astype(np.float64), 0.0
+    for _ in range(3):
+        slope = gradients(model.astype(np.float32), 2).mean(0) + 0.1 * model
+        velocity = 0.7 * velocity + slope
+        model -= LOCAL.learning_rate * 0.5**3 * velocity  # round 4
+    found = changes(made, noisy(made, [2], steps=3))[2]
+    np.testing.assert_allclose(found, model - made.initial(), atol=1e-6)
+    assert np.abs(found).max() > 1e-3
 
 
 def test_every_record_is_clipped_on_its_own() -> None:

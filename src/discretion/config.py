@@ -84,10 +84,15 @@ class TrainConfig(Section):
     epochs: int = Field(1, ge=1, description="passes over its records that a client makes in a round")
     batch_size: int = Field(10, ge=1, description="records in one step of a client")
     learning_rate: float = Field(0.1, gt=0, description="of the clients")
+    momentum: float = Field(0.0, ge=0, lt=1, description="of the clients; starts anew in every round")
+    weight_decay: float = Field(0.0, ge=0, description="of the clients: pulls weights towards 0")
+    decay: float = Field(
+        1.0, gt=0, le=1, description="the clients' learning rate is multiplied by it after each round"
+    )
     server_learning_rate: float = Field(1.0, gt=0, description="of the server")
     server_momentum: float = Field(0.0, ge=0, lt=1, description="of the server; costs no privacy")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations on the test records")
-    threads: int = Field(0, ge=0, description="threads of torch; 0: as many as there are cores")
+    threads: int = Field(0, ge=0, description="threads that train clients; 0: as many as there are cores")
     randomness: Literal["seeded", "cryptographic"] = Field(
         "seeded", description="of coins and noise: seeded (simulation) or cryptographic (not repeatable)"
     )

@@ -348,7 +348,9 @@ def _local_clients(config: Config, dataset: Dataset, partition: Partition) -> "L
 
     torch.set_num_threads(config.train.threads or os.cpu_count() or 1)
     weights = int(stream(config.seed, Purpose.WEIGHTS).integers(2**31))
-    local = LocalTraining(config.train.epochs, config.train.batch_size, config.train.learning_rate)
+    how = config.train
+    rates = (how.learning_rate, how.momentum, how.weight_decay, how.decay)
+    local = LocalTraining(how.epochs, how.batch_size, *rates)
     return LocalClients(dataset, partition, models.build(config.model.name, dataset, weights), local)
 
 

@@ -1,4 +1,4 @@
-"""All clients in this process: the clients of a round are trained together, vectorised by torch."""
+"""All clients in this process: those of a round are trained together, in compiled code or by torch."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from discretion import engine
 from discretion.clip import finite_and_factor
 from discretion.pick import Reading
 from discretion.population import Ints
@@ -20,18 +21,30 @@ from discretion.train import NoisySteps, Order, Updates, Vector, noisy_sum
 
 Parameters = dict[str, Tensor]
 
-CHUNK_NUMBERS = 2**22  # parameters of all clients that are trained together
+CHUNK_NUMBERS = 2**22  # parameters of all clients or records that torch takes together
 MOST_TOGETHER = 64
+COMPILED_NUMBERS = 2**25  # floats of updates, and as much for batches, that compiled code takes together
+BATCH_NUMBERS = 6  # floats' worth of memory for each record in a batch: its number, key, place and mask
 EVALUATION_BATCH = 1000
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """What a client does with the model: plain SGD over its records, shuffled in each epoch."""
+    """What a client does with the model: SGD over its records, shuffled in each epoch.
+
+    Momentum and weight decay are as torch.optim.SGD has them; the velocity starts anew in every round.
+    """
 
     epochs: int = 1
     batch_size: int = 10
     learning_rate: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    decay: float = 1.0  # the learning rate is multiplied by it after each round
+
+    def rate(self, round_: int) -> float:
+        """The learning rate in a round, counted from 1."""
+        return self.learning_rate * self.decay ** (round_ - 1)
 
 
 ONE_EPOCH = LocalTraining()
@@ -57,7 +70,13 @@ class LocalClients:
         self._inputs, self._labels = _tensors(dataset.train)
         size = len(self.initial())
         self._together = max(1, min(MOST_TOGETHER, CHUNK_NUMBERS // size))
-        self._step: Callable[..., Parameters] | None = None
+        self._step: Callable[..., tuple[Parameters, Parameters]] | None = None
+        self._stack = _stack(model, dataset) if engine.available() else None
+        self._records = engine.Records(
+            np.ascontiguousarray(dataset.train.inputs),
+            np.ascontiguousarray(dataset.train.labels, np.int64),
+            self._ready(torch.arange(256, dtype=torch.uint8)).numpy() if dataset.kind == "image" else None,
+        )
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -78,10 +97,19 @@ class LocalClients:
                 yield Updates(order.clients[i : i + 1], self._train_with_noise(order, order.noisy, i)[None])
             return
         # clients of like size together, so that little is padded
-        by_size = np.argsort(self._partition.sizes[order.clients], kind="stable")
-        for start in range(0, len(by_size), self._together):
-            part = by_size[start : start + self._together]
+        sizes = self._partition.sizes[order.clients]
+        by_size = np.argsort(sizes, kind="stable")
+        together = self._at_once(int(sizes.max(initial=1)))
+        for start in range(0, len(by_size), together):
+            part = by_size[start : start + together]
             yield Updates(order.clients[part], self._train(order, order.clients[part], order.turn[part]))
+
+    def _at_once(self, records: int) -> int:
+        """How many clients with at most so many records are trained together."""
+        if self._stack is None:
+            return self._together
+        numbers = max(self._stack.size, BATCH_NUMBERS * self._local.epochs * records)
+        return max(torch.get_num_threads(), COMPILED_NUMBERS // numbers)
 
     def statistics(self, order: Order, reading: Reading) -> np.ndarray:
         """(k, m) what a rule reads of each client asked.
@@ -145,13 +173,15 @@ class LocalClients:
         mine = self._partition.of(int(order.clients[i]))
         source, batch = noisy.source(i), float(noisy.batch[i])
         expected, size = batch * len(mine), len(order.model)
-        model = order.model.astype(np.float64)
+        model, velocity = order.model.astype(np.float64), np.zeros(size)
         for _ in range(noisy.steps if expected > 0 else 0):
             drawn = mine[source.uniform(len(mine)) < batch]
             slopes = self._gradients(model.astype(np.float32), drawn)
             clip, std = float(noisy.clip[i]), float(noisy.noise[i])
             total = noisy_sum(slopes, clip, std, noisy.layers, size, source)
-            model -= self._local.learning_rate / expected * total
+            slope = total / expected + self._local.weight_decay * model
+            velocity = self._local.momentum * velocity + slope
+            model -= self._local.rate(order.round) * velocity
         return (model - order.model).astype(np.float32)
 
     def _gradients(self, model: Vector, records: Ints) -> Iterator[np.ndarray]:
@@ -178,16 +208,26 @@ class LocalClients:
 
     def _train(self, order: Order, clients: Ints, turn: Ints) -> np.ndarray:
         """(k, d) how far local training moves the model, for each client."""
+        epochs = [self._batches(order, clients, turn, epoch) for epoch in range(self._local.epochs)]
+        records, real = (np.concatenate(part, axis=1) for part in zip(*epochs, strict=True))
+        if self._stack is None:
+            return self._train_by_torch(order, records, real)
+        rates = np.full(records.shape[1], self._local.rate(order.round), np.float32)
+        batches = engine.Batches(records, real, rates, self._local.momentum, self._local.weight_decay)
+        return engine.train(self._stack, self._records, batches, order.model, torch.get_num_threads())
+
+    def _train_by_torch(self, order: Order, records: Ints, real: np.ndarray) -> np.ndarray:
         start = models.unflatten(order.model, self._model)
-        many = {name: p.expand(len(clients), *p.shape) for name, p in start.items()}
-        for epoch in range(self._local.epochs):
-            records, real = self._batches(order, clients, turn, epoch)
-            for step in range(records.shape[1]):
-                many = self._together_step(many, records[:, step], real[:, step])
-        moved = [(many[name] - start[name]).reshape(len(clients), -1) for name in start]
+        many = {name: p.expand(len(records), *p.shape) for name, p in start.items()}
+        velocity = {name: torch.zeros_like(p).expand(len(records), *p.shape) for name, p in start.items()}
+        rate = self._local.rate(order.round)
+        for step in range(records.shape[1]):
+            drawn, counts = torch.from_numpy(records[:, step]), torch.from_numpy(real[:, step])
+            many, velocity = self._together_step(many, velocity, drawn, counts, rate)
+        moved = [(many[name] - start[name]).reshape(len(records), -1) for name in start]
         return torch.cat(moved, dim=1).numpy()
 
-    def _batches(self, order: Order, clients: Ints, turn: Ints, epoch: int) -> tuple[Tensor, Tensor]:
+    def _batches(self, order: Order, clients: Ints, turn: Ints, epoch: int) -> tuple[Ints, np.ndarray]:
         """(k, steps, batch) record numbers, and which of them are real: short clients are padded."""
         sizes = self._partition.sizes[clients]
         batch = min(self._local.batch_size, int(sizes.max()))
@@ -199,43 +239,68 @@ class LocalClients:
         real = place < sizes[:, None]
         place = np.where(real, place, 0) + self._partition.start[clients][:, None]
         records = self._partition.index[place].reshape(len(clients), steps, batch)
-        return torch.from_numpy(records), torch.from_numpy(real.reshape(records.shape))
+        return records, real.reshape(records.shape)
 
-    def _together_step(self, many: Parameters, records: Tensor, real: Tensor) -> Parameters:
-        arguments = (many, self._ready(self._inputs[records]), self._labels[records], real)
-        if self._step is None:
-            self._step, result = self._choose_step(arguments)
-            return result
-        return self._step(*arguments)
-
-    def _choose_step(
-        self, arguments: tuple[Parameters, Tensor, Tensor, Tensor]
-    ) -> tuple[Callable[..., Parameters], Parameters]:
-        """All clients at once if torch can, else one after the other with the same arithmetic."""
-        together = vmap(self._one_step)
-        try:
-            return together, together(*arguments)
+    def _together_step(
+        self, many: Parameters, velocity: Parameters, records: Tensor, real: Tensor, rate: float
+    ) -> tuple[Parameters, Parameters]:
+        inputs, labels = self._ready(self._inputs[records]), self._labels[records]
+        arguments = (many, velocity, inputs, labels, real, rate)
+        if self._step is not None:
+            return self._step(*arguments)
+        together = vmap(self._one_step, in_dims=(0, 0, 0, 0, 0, None))
+        try:  # all clients at once if torch can, else one after the other with the same arithmetic
+            result = together(*arguments)
+            self._step = together
         except RuntimeError:
-            return self._one_after_other, self._one_after_other(*arguments)
+            result = self._one_after_other(*arguments)
+            self._step = self._one_after_other
+        return result
 
-    def _one_step(self, parameters: Parameters, inputs: Tensor, labels: Tensor, real: Tensor) -> Parameters:
-        """One step of SGD for one client, on the mean loss of the real records of its batch."""
+    def _one_step(
+        self,
+        parameters: Parameters,
+        velocity: Parameters,
+        inputs: Tensor,
+        labels: Tensor,
+        real: Tensor,
+        rate: float,
+    ) -> tuple[Parameters, Parameters]:
+        """One step of SGD for one client, on the mean loss of the real records of its batch, if any."""
 
         def loss(parameters: Parameters) -> Tensor:
             logits = functional_call(self._model, parameters, (inputs,))
             each = functional.cross_entropy(logits, labels, reduction="none")
             return (each * real).sum() / real.sum().clamp(min=1)
 
-        slope = grad(loss)(parameters)
-        rate = self._local.learning_rate
-        return {name: p - rate * slope[name] for name, p in parameters.items()}
+        slope, local, some = grad(loss)(parameters), self._local, real.any()
+        faster = {
+            n: local.momentum * v + slope[n] + local.weight_decay * parameters[n] for n, v in velocity.items()
+        }
+        moved = {n: torch.where(some, p - rate * faster[n], p) for n, p in parameters.items()}
+        return moved, {n: torch.where(some, v, velocity[n]) for n, v in faster.items()}
 
-    def _one_after_other(self, many: Parameters, inputs: Tensor, labels: Tensor, real: Tensor) -> Parameters:
+    def _one_after_other(
+        self,
+        many: Parameters,
+        velocity: Parameters,
+        inputs: Tensor,
+        labels: Tensor,
+        real: Tensor,
+        rate: float,
+    ) -> tuple[Parameters, Parameters]:
         each = [
-            self._one_step({name: p[k] for name, p in many.items()}, inputs[k], labels[k], real[k])
+            self._one_step(
+                {name: p[k] for name, p in many.items()},
+                {name: v[k] for name, v in velocity.items()},
+                inputs[k],
+                labels[k],
+                real[k],
+                rate,
+            )
             for k in range(len(labels))
         ]
-        return _stacked(each)
+        return _stacked([moved for moved, _ in each]), _stacked([faster for _, faster in each])
 
     def _ready(self, inputs: Tensor) -> Tensor:
         """Images stay bytes until they are used."""
@@ -246,6 +311,18 @@ class LocalClients:
 
 def _tensors(split: Split) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(split.inputs), torch.from_numpy(split.labels)
+
+
+def _stack(model: nn.Module, dataset: Dataset) -> engine.Stack | None:
+    """The model as compiled code trains it on this data; None: only torch can."""
+    inputs, labels = dataset.train.inputs, dataset.train.labels
+    wanted = {"image": "uint8", "tabular": "float32"}.get(dataset.kind)
+    if inputs.dtype.name != wanted:
+        return None
+    stack = engine.stack_of(model, inputs.shape[1:])
+    if stack is None or labels.min(initial=0) < 0 or labels.max(initial=0) >= stack.classes:
+        return None
+    return stack
 
 
 def _stacked(each: list[Parameters]) -> Parameters:

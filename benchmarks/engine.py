@@ -1,0 +1,104 @@
+"""Clients trained a second: 6,000 clients of ten pictures, 120 a round, five steps each on all ten.
+
+Run: python benchmarks/engine.py --seconds 10
+
+`compiled` and `torch` are the two ways of LocalClients; `loop` is what one would write first: a client after
+the other, by torch.optim.SGD. Medians over rounds; the last column is what one core does in a second of its
+own time, which a busy machine disturbs less.
+"""
+
+import argparse
+import copy
+import os
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from discretion import engine
+from discretion.clients.local import LocalClients, LocalTraining
+from discretion.tasks import datasets, models
+from discretion.tasks.datasets import Dataset
+from discretion.tasks.partitions import even_sizes, iid
+from discretion.train import Order
+
+CLIENTS, STEPS, RATE = 6000, 5, 0.1
+WORKLOADS = {"A_small": ("cnn_small", 120), "A_big": ("cnn", 20)}  # model, clients of a round that is timed
+WAYS = ("compiled", "torch", "loop")
+
+Round = Callable[[np.ndarray], object]
+
+
+def ways(dataset: Dataset, name: str) -> dict[str, Round]:
+    rng = np.random.default_rng(0)
+    partition = iid(dataset.train.labels, even_sizes(len(dataset.train.labels), CLIENTS), rng)
+    model = models.build(name, dataset, 0)
+    local = LocalTraining(epochs=STEPS, batch_size=10, learning_rate=RATE)
+    compiled, general = (LocalClients(dataset, partition, model, local) for _ in range(2))
+    general._stack = None
+
+    def asking(clients: LocalClients) -> Round:
+        start = clients.initial()
+        return lambda who: [
+            part.change.shape for part in clients.updates(Order(1, 0, start, who, np.zeros_like(who)))
+        ]
+
+    def loop(who: np.ndarray) -> None:
+        start = models.flatten(model)
+        for client in who:
+            own = copy.deepcopy(model)
+            optimiser = torch.optim.SGD(own.parameters(), lr=RATE)
+            records = partition.of(int(client))
+            inputs = torch.from_numpy(dataset.train.inputs[records]).float() / 255
+            inputs = (inputs - dataset.mean) / dataset.std
+            labels = torch.from_numpy(dataset.train.labels[records])
+            for _ in range(STEPS):
+                optimiser.zero_grad()
+                functional.cross_entropy(own(inputs), labels).backward()
+                optimiser.step()
+            models.flatten(own) - start
+
+    return {"compiled": asking(compiled), "torch": asking(general), "loop": loop}
+
+
+def measure(work: Round, clients: int, seconds: float) -> tuple[float, float]:
+    """Clients a second, and clients a second of processor time: medians, the first round not counted."""
+    rng = np.random.default_rng(1)
+    work(rng.integers(0, CLIENTS, min(clients, 8)))
+    rates, own, end = [], [], time.perf_counter() + seconds
+    while len(rates) < 3 or time.perf_counter() < end:
+        who = rng.permutation(CLIENTS)[:clients]
+        start, used = time.perf_counter(), time.process_time()
+        work(who)
+        rates.append(clients / (time.perf_counter() - start))
+        own.append(clients / (time.process_time() - used))
+    return float(np.median(rates)), float(np.median(own))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each row")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--workload", choices=list(WORKLOADS), action="append")
+    parser.add_argument("--way", choices=WAYS, action="append")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    dataset = datasets.load("fashion-mnist")
+    print(f"{options.threads} threads, load before {os.getloadavg()[0]:.1f}")
+    print(f"{'workload':10}{'way':10}{'clients/s':>12}{'each core':>12}")
+    for workload in options.workload or WORKLOADS:
+        name, clients = WORKLOADS[workload]
+        for way, work in ways(dataset, name).items():
+            if way not in (options.way or WAYS) or (way == "compiled" and not engine.available()):
+                continue
+            few = clients if way == "compiled" else clients // 5
+            rate, own = measure(work, few, options.seconds)
+            print(f"{workload:10}{way:10}{rate:12.1f}{own:12.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
