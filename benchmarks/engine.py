@@ -1,17 +1,23 @@
 """Clients trained a second: 6,000 clients of ten pictures, 120 a round, five steps each on all ten.
 
-Run: python benchmarks/engine.py --seconds 10
+Run: python benchmarks/engine.py --seconds 10 [--pfl ENVIRONMENT] [--flower ENVIRONMENT]
 
 `compiled` and `torch` are the two ways of LocalClients; `loop` is what one would write first: a client after
 the other, by torch.optim.SGD. Medians over rounds; the last column is what one core does in a second of its
-own time, which a busy machine disturbs less.
+own time, which a busy machine disturbs less. Peers are run in environments of their own, made by
+`pip install torch==2.13.0`, then `pip install pfl` or `pip install 'flwr[simulation]==1.41.0'`: two processes,
+channels_last, and beside that as shipped.
 """
 
 import argparse
 import copy
+import json
 import os
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,6 +33,7 @@ from discretion.train import Order
 CLIENTS, STEPS, RATE = 6000, 5, 0.1
 WORKLOADS = {"A_small": ("cnn_small", 120), "A_big": ("cnn", 20)}  # model, clients of a round that is timed
 WAYS = ("compiled", "torch", "loop")
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1"}
 
 Round = Callable[[np.ndarray], object]
 
@@ -77,6 +84,30 @@ def measure(work: Round, clients: int, seconds: float) -> tuple[float, float]:
     return float(np.median(rates)), float(np.median(own))
 
 
+def peer(command: list[str]) -> float:
+    """Clients a second that a peer says on its last line of JSON."""
+    here = Path(__file__).parent / "peers"
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, env={**os.environ, **QUIET})
+    found = [line for line in done.stdout.splitlines() if line.startswith('{"clients_per_second"')]
+    if not found:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return float(json.loads(found[-1])["clients_per_second"])
+
+
+def peers(options: argparse.Namespace, workload: str, data: str) -> None:
+    rounds = "12" if workload == "A_small" else "5"
+    for tuned in (["channels_last"], []):
+        name = "" if tuned else " as shipped"
+        if options.pfl:
+            torchrun = [f"{options.pfl}/bin/torchrun", "--nproc_per_node", "2", "--"]
+            found = peer([*torchrun, "pfl_clients.py", data, workload, rounds, *tuned])
+            print(f"{workload:10}{'pfl' + name:18}{found:12.1f}", flush=True)
+        if options.flower:
+            python = f"{options.flower}/bin/python"
+            found = peer([python, "flower_clients.py", data, workload, "4", *tuned])
+            print(f"{workload:10}{'Flower' + name:18}{found:12.1f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -85,11 +116,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--workload", choices=list(WORKLOADS), action="append")
     parser.add_argument("--way", choices=WAYS, action="append")
+    parser.add_argument("--pfl", help="an environment with pfl-research")
+    parser.add_argument("--flower", help="an environment with Flower's simulation")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     dataset = datasets.load("fashion-mnist")
     print(f"{options.threads} threads, load before {os.getloadavg()[0]:.1f}")
-    print(f"{'workload':10}{'way':10}{'clients/s':>12}{'each core':>12}")
+    print(f"{'workload':10}{'way':18}{'clients/s':>12}{'each core':>12}")
     for workload in options.workload or WORKLOADS:
         name, clients = WORKLOADS[workload]
         for way, work in ways(dataset, name).items():
@@ -97,7 +130,11 @@ def main() -> None:
                 continue
             few = clients if way == "compiled" else clients // 5
             rate, own = measure(work, few, options.seconds)
-            print(f"{workload:10}{way:10}{rate:12.1f}{own:12.1f}", flush=True)
+            print(f"{workload:10}{way:18}{rate:12.1f}{own:12.1f}", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            data = f"{folder}/data.npz"
+            np.savez(data, images=dataset.train.inputs.reshape(-1, 28, 28), labels=dataset.train.labels)
+            peers(options, workload, data)
 
 
 if __name__ == "__main__":
