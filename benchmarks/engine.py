@@ -5,7 +5,7 @@ Run: python benchmarks/engine.py --seconds 10 [--pfl ENVIRONMENT] [--flower ENVI
 `compiled` and `torch` are the two ways of LocalClients; `loop` is what one would write first: a client after
 the other, by torch.optim.SGD. Medians over rounds; the last column is what one core does in a second of its
 own time, which a busy machine disturbs less. Peers are run in environments of their own, made by
-`pip install torch==2.13.0`, then `pip install pfl` or `pip install 'flwr[simulation]==1.41.0'`: two processes,
+`pip install torch==2.13.0`, then pfl or flwr[simulation]==1.41.0 under that constraint: two processes,
 channels_last, and beside that as shipped.
 """
 
