@@ -613,3 +613,14 @@ def test_no_history_takes_a_client_past_its_budget(
         assert ledger.spent()[i] == pytest.approx(expected, rel=1e-9)
     np.testing.assert_allclose(ledger.budget, np.maximum(budget, 0.0), rtol=1e-12)
     ledger.close()
+
+
+def test_budgets_of_a_ledger_hold_against_one_adversary(tmp_path: Path) -> None:
+    population = Population.of([5.0, 5.0], 1e-4)
+    phase = Phase.one_pool(1, np.ones(2), np.ones(2), 30.0)
+    plan = Plan("made", population.client, (phase,), noise_at="secure_sum", promise="server")
+    with Ledger(tmp_path / "ledger", population) as ledger:
+        ledger.admit("a", plan)
+        ledger.admit("b", plan)
+        with pytest.raises(LedgerError, match="hold against server, in this plan against clients"):
+            ledger.admit("c", replace(plan, promise="clients"))

@@ -497,3 +497,14 @@ def test_a_checkpoint_holds_the_whole_state(tmp_path: Path) -> None:
     for kept, array in pairs:
         assert kept.dtype == np.float32
         np.testing.assert_array_equal(kept, array)
+
+
+def test_the_name_of_a_deployed_run_tells_nothing_of_the_data(small_config: Path, tmp_path: Path) -> None:
+    """It is keyed by a secret of the folder: equal runs on equal data have other names."""
+    names = []
+    for name in ("one", "two"):
+        run = make_run(small_config, tmp_path / name, "train.randomness=cryptographic", "plan.rounds=1")
+        names.append(json.loads(run.about.read_text())["id"])
+        assert run.key.stat().st_mode & 0o077 == 0 and len(run.key.read_bytes()) == 32
+        execute(run)
+    assert names[0] != names[1]

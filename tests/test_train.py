@@ -266,17 +266,43 @@ def test_updates_that_are_not_finite_count_as_zero() -> None:
     np.testing.assert_allclose(total[0], 4.0, rtol=1e-5)  # four unclipped or clipped rows of ones
 
 
-def test_an_update_that_single_precision_cannot_shorten_counts_as_zero() -> None:
-    """A factor below the normal numbers is rounded so coarsely that the update could pass its clip."""
+def test_the_longest_updates_are_shortened_to_their_clips() -> None:
+    """Factors may be below what float32 can hold."""
     clips = 10.0 ** -np.arange(0, 8, 0.25)
     phase = Phase.one_pool(1, np.ones(len(clips)), clips, 0.0)
     for length in (1e37, 3e38):
         rows = np.full((len(clips), 50), length)
         kept = np.array([np.linalg.norm(sums_of(phase, rows, np.array([k]))[0]) for k in range(len(clips))])
-        assert (kept <= clips).all()
-        assert (kept[0] > 0.99) == (length == 1e37)  # of the second even the first is too long
+        assert (kept <= clips).all() and (kept > 0.999 * clips).all()
         own = own_pools(np.ones(2, np.int64), np.zeros(2), np.array([1.0, 1e-3]))
         assert (np.linalg.norm(sums_of(own, rows[:1].repeat(2, axis=0), np.array([1]))[0]) <= 1e-3).all()
+
+
+def test_a_long_update_does_not_round_a_short_one_up() -> None:
+    """Sums are in float64: what a client adds to a sum with one 2^26 times as long is what it adds alone."""
+    phase = Phase.one_pool(1, np.ones(3), np.array([1.0, 3.0, 2.0**26]), 4.0)
+    rows = np.array([[0.9], [2.9], [2.0**26]])
+    with_it, without = (sums_of(phase, rows, np.array(who))[0, 0] for who in ([0, 1, 2], [1, 2]))
+    assert with_it - without == pytest.approx(0.9, abs=1e-7)
+
+
+def test_an_interrupted_round_without_a_seed_is_not_done_again(tmp_path: Path) -> None:
+    """The server may have seen its answers: it counts, and moves nothing."""
+    population = Population.of(np.full(4, 9.0), 1e-4, 10)
+    plan = replace(
+        make_plan("dp_fedavg", population, {"rounds": 3, "rate": 0.5, "clip": 1.0}),
+        randomness="cryptographic",
+    )
+    certificate, clients = certify(plan, population), Fixed(np.ones((4, 2)))
+    with Ledger(tmp_path / "ledger", population) as ledger:
+        start = State.start(np.zeros(2, np.float32))
+        ledger.admit("r", plan, "the operating system")
+        ledger.reserve("r", 1)  # and then it was killed
+        states = list(train(plan, certificate, clients, ledger, start, run="r", seed=None))
+        assert [state.round for state in states] == [1, 2, 3] and len(clients.asked) == 2
+        assert not states[0].model.any() and states[1].model.any()
+        assert [status for _, status in ledger.states("r")] == ["committed"] * 3
+        np.testing.assert_array_equal(ledger.spent(), certificate.spent)
 
 
 def test_each_layer_is_clipped_to_its_part() -> None:

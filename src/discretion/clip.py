@@ -12,7 +12,7 @@ from discretion.population import Floats
 Matrix = NDArray[np.float32]  # (k, d)
 
 ROUNDING = 1e-6  # a clipped update ends this much below its bound, so rounding cannot lift it above
-SMALLEST = float(np.finfo(np.float32).tiny)  # factors below lose digits, and so could lift an update above
+BLOCK = 2**15  # columns that are added up at once, in float64
 
 
 def layers_of(lengths: tuple[int, ...], size: int) -> list[slice]:
@@ -45,8 +45,13 @@ def finite_and_factor(change: Matrix, clip: Floats, layers: Sequence[slice]) -> 
 def add_layers(
     total: Floats, share: Floats | NDArray[np.bool_], change: Matrix, factor: Floats, layers: Sequence[slice]
 ) -> None:
-    """Add to (d,) `total` the (k,) share of each update, each of its layers multiplied by its factor."""
+    """Add to (d,) `total` the (k,) share of each update, each of its layers multiplied by its factor.
+
+    Guarantees:
+        Products and sums are in float64: an update that is long, or many, do not round a short one up.
+    """
     for number, columns in enumerate(layers):
-        each = share * factor[:, number]
-        each[np.abs(each) < SMALLEST] = 0
-        total[columns] += each.astype(change.dtype) @ change[:, columns]
+        each, start, stop = share * factor[:, number], columns.start or 0, columns.stop or len(total)
+        for first in range(start, stop, BLOCK):
+            block = slice(first, min(first + BLOCK, stop))
+            total[block] += each @ change[:, block].astype(np.float64)

@@ -22,7 +22,7 @@ from discretion.plan import Plan
 from discretion.population import Floats, Ints, Population
 from discretion.steps import Steps
 
-VERSION = 1_400_004  # of the tables below; says whose file it is
+VERSION = 1_400_005  # of the tables below; says whose file it is
 # Clients of a run are numbered by `place`. Rates and multipliers are lists with an entry for each class,
 # `releases` of a round is a number for all or lists of places and numbers, `refused` a list of places.
 SCHEMA = """
@@ -30,8 +30,8 @@ CREATE TABLE about (rule TEXT);
 CREATE TABLE client (name TEXT PRIMARY KEY, epsilon REAL, delta REAL);
 CREATE TABLE change (number INTEGER PRIMARY KEY, client TEXT, epsilon REAL, note TEXT, made TEXT);
 CREATE TABLE run (
-    id TEXT PRIMARY KEY, plan TEXT, noise TEXT, method TEXT, unit TEXT, adjacency TEXT, rounds INTEGER,
-    unprotected INTEGER, changes INTEGER, admitted TEXT, closed TEXT);
+    id TEXT PRIMARY KEY, plan TEXT, noise TEXT, method TEXT, unit TEXT, adjacency TEXT, promise TEXT,
+    rounds INTEGER, unprotected INTEGER, changes INTEGER, admitted TEXT, closed TEXT);
 CREATE TABLE member (run TEXT, place INTEGER, client TEXT, class INTEGER, PRIMARY KEY (run, place));
 CREATE TABLE price (run TEXT, price INTEGER, rate TEXT, multiplier TEXT, PRIMARY KEY (run, price));
 CREATE TABLE phase (
@@ -87,7 +87,7 @@ class Ledger:
         A client whose budget was lowered takes part in no round that would pass what is left, by either rule.
         A plan that protects nobody needs to be accepted aloud, and what it costs is infinite: whoever has a
         finite budget takes part in nothing that costs anything afterwards.
-        All runs of a ledger protect the same unit under the same adjacency.
+        All runs of a ledger protect the same unit under the same adjacency, from the same adversary.
         Who took part in a round is not recorded: the coins are secret. Who refused is: budgets are not.
     """
 
@@ -300,6 +300,12 @@ class Ledger:
                 f"the ledger {self._path} protects a {kind[0]} ({kind[1]}), this plan a "
                 f"{plan.unit} ({plan.adjacency}): costs do not add up. Use a ledger of its own."
             )
+        promises = [name for (name,) in self._read("SELECT DISTINCT promise FROM run")]
+        if promises not in ([], [plan.promise]):
+            raise LedgerError(
+                f"budgets in the ledger {self._path} hold against {promises[0]}, in this plan against "
+                f"{plan.promise}: what is spent would mean neither. Use a ledger of its own."
+            )
         everybody, budget = np.arange(len(self.population)), self.budget
         if accept_no_privacy and np.isinf(TIGHT.epsilon(plan.steps(), self.population.delta)).all():
             return True
@@ -329,10 +335,10 @@ class Ledger:
 
     def _record(self, run: str, plan: Plan, noise: str, unprotected: bool) -> None:
         ((changes,),) = self._read("SELECT COALESCE(MAX(number), 0) FROM change")
-        about = [run, plan.digest(), noise, plan.method, plan.unit, plan.adjacency, plan.rounds]
+        about = [run, plan.digest(), noise, plan.method, plan.unit, plan.adjacency, plan.promise]
         self._db.execute(
-            "INSERT INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
-            [*about, unprotected, changes, _now()],
+            "INSERT INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
+            [*about, plan.rounds, unprotected, changes, _now()],
         )
         record(self._db, run, plan)
 

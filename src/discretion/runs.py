@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -72,6 +73,10 @@ class RunFolder:
     @property
     def certificate(self) -> Path:
         return self.path / "certificate.json"
+
+    @property
+    def key(self) -> Path:
+        return self.path / ".key"
 
     @property
     def about(self) -> Path:
@@ -203,10 +208,11 @@ class Task:
     name: str  # of the run: equal tasks under equal settings have the same, and the same noise
 
 
-def set_up(config: Config, dataset: Dataset, population: Population | None = None) -> Task:
+def set_up(config: Config, dataset: Dataset, population: Population | None = None, key: bytes = b"") -> Task:
+    """`key` is a secret of the run: with it, its name tells nothing of the data."""
     population, partition = divide(config, dataset, population)
     clients = _local_clients(config, dataset, partition)
-    content = hashlib.sha256(config.to_toml().encode() + population.to_csv().encode())
+    content = hashlib.blake2b(config.to_toml().encode() + population.to_csv().encode(), key=key)
     arrays = (partition.index, partition.start, dataset.train.inputs, dataset.train.labels, clients.initial())
     for array in arrays:
         content.update(np.ascontiguousarray(array).data)
@@ -220,7 +226,8 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> Task:
             f"{folder.path} exists already. Give another --out, or --resume to go on with a run in it."
         )
     config = config.anchored()
-    task = set_up(config, dataset)
+    key = b"" if config.train.randomness == "seeded" else secrets.token_bytes(32)
+    task = set_up(config, dataset, key=key)
     plan = fitted(plan_of(config, task.population), config, task.clients.layers)
     certificate = certify(plan, task.population)
     certificate.require(plan, config.train.accept_no_privacy)
@@ -245,6 +252,9 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> Task:
         _write_safely(half.population, task.population.to_csv().encode())
         _write_safely(half.plan, plan.to_json().encode())
         _write_safely(half.certificate, certificate.to_json().encode())
+        if key:
+            _write_safely(half.key, key)
+            half.key.chmod(0o600)
         _write_safely(half.about, (json.dumps(about, indent=1) + "\n").encode())
         if folder.path.exists():
             folder.path.rmdir()
@@ -286,7 +296,8 @@ def execute(
         plan = Plan.from_json(folder.plan.read_text(encoding="utf-8"))
         certificate = Certificate.from_json(folder.certificate.read_text(encoding="utf-8"))
         population = Population.from_csv(folder.population)
-        task = task or set_up(config, load_data(config), population)
+        key = folder.key.read_bytes() if folder.key.exists() else b""
+        task = task or set_up(config, load_data(config), population, key)
         name = json.loads(folder.about.read_text(encoding="utf-8"))["id"]
         if task.name != name:
             raise InputError(

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -122,8 +122,8 @@ def train(
         A round is reserved in the ledger before a client is asked for anything.
         The state after a round depends on nothing but the state before it, the run's name, the plan, the
         seed, the server and what the clients answer to the same order; where these are the same, a run
-        that was killed and resumed ends with the same model. Without a seed it ends with another one:
-        what was not made durable was not released.
+        that was killed and resumed ends with the same model. Without a seed a round that was interrupted is
+        not done again, because the server may have seen answers to it: it counts, and moves nothing.
     """
     certificate.require(plan, accept_no_privacy)
     if (seed is None) != (plan.randomness == "cryptographic"):
@@ -140,8 +140,12 @@ def train(
             "run was done before, or its folder changed or restored. Start a new run."
         )
     for number, status in on_record:
-        if status == "reserved" and number <= state.round:
-            ledger.commit(run, number)
+        if status == "reserved":
+            if number > state.round and seed is None:
+                state = replace(state, round=number)
+                yield state
+            if number <= state.round:
+                ledger.commit(run, number)
     profile = profile or Profile()
     while state.round < plan.rounds:
         with profile("ledger"):

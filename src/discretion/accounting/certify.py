@@ -21,6 +21,7 @@ NOISE_FROM: dict[Randomness, str] = {
     "cryptographic": "deployment: ChaCha20, keyed anew by the operating system for each block, and not kept",
 }
 ALSO_FIXED_SIZE = ", or Rényi for a fixed number (Wang, Balle and Kasiviswanathan 2019) where that is less"
+ONE_PROCESS = ". In one process that plays every party, what clients draw is drawn for them"
 ON_A_GRID = "Gaussian rounded to a grid, drawn exactly; every accountant of the Gaussian holds"
 FLOATING = "Gaussian in floating point; what the last bits of a float tell (Mironov 2012) is not proved"
 
@@ -49,7 +50,7 @@ class Spending:
     def share(self, done: int) -> float:
         """The largest share of a budget that any client has spent after `done` rounds."""
         shares = share_of(self.epsilon, self.budget[:, None]).max(axis=0)
-        return float(np.interp(done, self.rounds, shares))
+        return float(shares[np.searchsorted(self.rounds, done)])  # at the next point: never too small
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,8 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
         noise_at=plan.noise_at,
         promise=plan.promise,
         colluding=plan.colluding,
-        noise=f"{NOISE_FROM[plan.randomness]}. {ON_A_GRID if plan.grid else FLOATING}",
+        noise=f"{NOISE_FROM[plan.randomness]}. {ON_A_GRID if plan.grid else FLOATING}"
+        + ("" if plan.noise_at == "server" else ONE_PROCESS),
         accounting=plan.accounting,
         reads=plan.reads,
         rounds=plan.rounds,
