@@ -17,6 +17,7 @@ ALLOWED = {
     "budgets": {"errors", "population"},
     "steps": {"errors", "population"},
     "records": {"errors"},
+    "clipping": {"errors", "population"},
     "grid": {"discrete", "errors", "population"},
     "phase": {"errors", "population"},
     "pick": {"errors", "population"},
@@ -34,10 +35,11 @@ ALLOWED = {
     "noise": {"discrete", "errors", "population", "streams"},
     "train": {
         *("errors", "population", "phase", "plan", "accounting", "ledger"),
-        *("discrete", "grid", "noise", "pick", "streams"),
+        *("clipping", "discrete", "grid", "noise", "pick", "streams"),
     },
     "tasks": {"errors"},
-    "clients": {"errors", "population", "train", "streams", "tasks", "pick"},
+    "engine": {"errors", "population", "clipping", "tasks"},
+    "clients": {"errors", "population", "train", "streams", "tasks", "pick", "engine"},
     "config": {"errors", "plan", "methods"},
 }
 # what people use: it may import everything, and nothing above imports it

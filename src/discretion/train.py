@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discretion.accounting import Certificate
+from discretion.clipping import Matrix, add_layers, finite_and_factor, layers_of
 from discretion.discrete import rounded_gaussian
 from discretion.errors import LedgerError, PlanError
 from discretion.grid import Grid, to_grid
@@ -22,10 +23,7 @@ from discretion.population import Floats, Ints
 from discretion.streams import Purpose, run_stream
 
 Vector = NDArray[np.float32]  # (d,) all trainable parameters, one after the other
-Matrix = NDArray[np.float32]  # (k, d)
 
-ROUNDING = 1e-6  # a clipped update ends this much below its bound, so rounding cannot lift it above
-SMALLEST = float(np.finfo(np.float32).tiny)  # factors below lose digits, and so could lift an update above
 LARGEST_SCALE = 2.0**40
 
 
@@ -364,53 +362,10 @@ def clipped_sums(
     return sums, within
 
 
-def layers_of(lengths: tuple[int, ...], size: int) -> list[slice]:
-    """Which parameters are clipped together: all of them, unless the plan names layers."""
-    if lengths and sum(lengths) != size:
-        raise PlanError(f"the plan's layers have {sum(lengths)} parameters, the model has {size}")
-    ends = np.cumsum(lengths or (size,)).tolist()
-    return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-
-
-def finite_and_factor(change: Matrix, clip: Floats, layers: Sequence[slice]) -> tuple[Matrix, Floats]:
-    """(k, d) updates, zero where one is not finite, and (k, L) what to multiply their L layers by.
+def noisy_sum(total: Floats, std: float, source: Source) -> Floats:
+    """(d,) the sum of a batch's clipped gradients with noise: a step of a plan for records.
 
     Guarantees:
-        Multiplied so, each layer's L2 norm is at most clip / sqrt(L), and so the whole at most the clip.
-        An update of which any number is not finite counts as zero, in every layer.
+        The noise is drawn even where the batch is empty, and does not depend on who was in it.
     """
-    bound = (clip * (1 - ROUNDING) / math.sqrt(len(layers)))[:, None]
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        parts = (change[:, columns] for columns in layers)
-        norm = np.sqrt(np.stack([np.einsum("kd,kd->k", x, x, dtype=np.float64) for x in parts], axis=1))
-        factor = np.where(norm > bound, bound / norm, 1.0)
-    finite = np.isfinite(norm).all(axis=1)
-    if not finite.all():  # zero times infinity is not zero
-        change = np.where(finite[:, None], change, np.float32(0))
-        factor = np.where(finite[:, None], factor, 0.0)
-    return change, factor
-
-
-def add_layers(
-    total: Floats, share: Floats | NDArray[np.bool_], change: Matrix, factor: Floats, layers: Sequence[slice]
-) -> None:
-    """Add to (d,) `total` the (k,) share of each update, each of its layers multiplied by its factor."""
-    for number, columns in enumerate(layers):
-        each = share * factor[:, number]
-        each[np.abs(each) < SMALLEST] = 0
-        total[columns] += each.astype(change.dtype) @ change[:, columns]
-
-
-def noisy_sum(
-    parts: Iterable[Matrix], clip: float, std: float, lengths: tuple[int, ...], size: int, source: Source
-) -> Floats:
-    """(d,) the sum of the rows of all `parts`, each clipped, with noise: a step of a plan for records.
-
-    Guarantees:
-        One row more or less moves the sum by at most the clip. The noise is drawn even where there is no row.
-    """
-    total, layers = np.zeros(size), layers_of(lengths, size)
-    for part in parts:
-        change, factor = finite_and_factor(part, np.full(len(part), clip), layers)
-        add_layers(total, np.ones(len(part)), change, factor, layers)
-    return total + source.gaussian(size, std)
+    return total + source.gaussian(len(total), std)

@@ -9,13 +9,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from discretion.clients.noisy import NoisyTraining
+from discretion.engine.records import Records
 from discretion.pick import Reading
 from discretion.population import Ints
 from discretion.streams import shuffle_keys
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-from discretion.train import NoisySteps, Order, Updates, Vector, noisy_sum
+from discretion.train import Order, Updates, Vector
 
 Parameters = dict[str, Tensor]
 
@@ -57,6 +59,8 @@ class LocalClients:
         size = len(self.initial())
         self._together = max(1, min(MOST_TOGETHER, CHUNK_NUMBERS // size))
         self._step: Callable[..., Parameters] | None = None
+        self._records = Records(model)
+        self._noisy = NoisyTraining(model, partition, self._batch, local.learning_rate)
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -73,8 +77,7 @@ class LocalClients:
 
     def updates(self, order: Order) -> Iterator[Updates]:
         if order.noisy is not None:
-            for i in range(len(order.clients)):
-                yield Updates(order.clients[i : i + 1], self._train_with_noise(order, order.noisy, i)[None])
+            yield from self._noisy.updates(order, order.noisy)
             return
         # clients of like size together, so that little is padded
         by_size = np.argsort(self._partition.sizes[order.clients], kind="stable")
@@ -93,15 +96,13 @@ class LocalClients:
             labels = self._labels[torch.from_numpy(records)]
             return torch.bincount(labels, minlength=self._dataset.classes).tolist()
         if reading.rule == "largest_loss":
-            inputs, labels = (x[torch.from_numpy(records)] for x in (self._inputs, self._labels))
+            inputs, labels = self._batch(records)
             with torch.no_grad():
-                logits = functional_call(
-                    self._model, models.unflatten(model, self._model), (self._ready(inputs),)
-                )
+                logits = functional_call(self._model, models.unflatten(model, self._model), (inputs,))
                 each = functional.cross_entropy(logits, labels, reduction="none")
             return [float(torch.nan_to_num(each, nan=bound).clamp(max=bound).sum())]
         total, squares = np.zeros(len(model)), 0.0
-        for part in self._gradients(model, records):
+        for part in self._records.gradients(model, *self._batch(records)):
             norm = np.linalg.norm(part.astype(np.float64), axis=1)
             factor = np.where(np.isfinite(norm), np.minimum(1.0, bound / np.maximum(norm, 1e-30)), 0.0)
             total += np.where(factor > 0, factor, 0.0) @ np.nan_to_num(part)
@@ -121,48 +122,6 @@ class LocalClients:
                 right += int((logits.argmax(1) == labels[batch]).sum())
                 loss += float(functional.cross_entropy(logits, labels[batch], reduction="sum"))
         return Quality(right / len(labels), loss / len(labels))
-
-    def _train_with_noise(self, order: Order, noisy: NoisySteps, i: int) -> Vector:
-        """(d,) how far noisy steps move the model of the i-th client asked.
-
-        Guarantees:
-            Each step takes a batch by the client's own coins, and divides the noisy sum of its clipped
-            gradients by the size expected of a batch: it follows from the client's number of records, which
-            is declared and public, and not from what was drawn. Where none are expected, nothing moves.
-        """
-        mine = self._partition.of(int(order.clients[i]))
-        source, batch = noisy.source(i), float(noisy.batch[i])
-        expected, size = batch * len(mine), len(order.model)
-        model = order.model.astype(np.float64)
-        for _ in range(noisy.steps if expected > 0 else 0):
-            drawn = mine[source.uniform(len(mine)) < batch]
-            slopes = self._gradients(model.astype(np.float32), drawn)
-            clip, std = float(noisy.clip[i]), float(noisy.noise[i])
-            total = noisy_sum(slopes, clip, std, noisy.layers, size, source)
-            model -= self._local.learning_rate / expected * total
-        return (model - order.model).astype(np.float32)
-
-    def _gradients(self, model: Vector, records: Ints) -> Iterator[np.ndarray]:
-        """(n, d) the gradient of each record's own loss, some records at a time."""
-        parameters = models.unflatten(model, self._model)
-        for start in range(0, len(records), self._together):
-            part = torch.from_numpy(records[start : start + self._together])
-            slopes = self._each_gradient(parameters, self._ready(self._inputs[part]), self._labels[part])
-            yield torch.cat([slopes[name].reshape(len(part), -1) for name in parameters], dim=1).numpy()
-
-    def _each_gradient(self, parameters: Parameters, inputs: Tensor, labels: Tensor) -> Parameters:
-        """All records at once if torch can, else one after the other."""
-
-        def loss(parameters: Parameters, record: Tensor, label: Tensor) -> Tensor:
-            logits = functional_call(self._model, parameters, (record[None],))
-            return functional.cross_entropy(logits, label[None])
-
-        try:
-            slopes: Parameters = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, inputs, labels)
-        except RuntimeError:
-            each = zip(inputs, labels, strict=True)
-            slopes = _stacked([grad(loss)(parameters, *one) for one in each])
-        return slopes
 
     def _train(self, order: Order, clients: Ints, turn: Ints) -> np.ndarray:
         """(k, d) how far local training moves the model, for each client."""
@@ -224,6 +183,11 @@ class LocalClients:
             for k in range(len(labels))
         ]
         return _stacked(each)
+
+    def _batch(self, records: Ints) -> tuple[Tensor, Tensor]:
+        """The inputs and labels of these records."""
+        part = torch.from_numpy(records)
+        return self._ready(self._inputs[part]), self._labels[part]
 
     def _ready(self, inputs: Tensor) -> Tensor:
         """Images stay bytes until they are used."""

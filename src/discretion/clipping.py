@@ -1,0 +1,62 @@
+"""How updates and gradients are made no longer than their clip, rounding included."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discretion.errors import PlanError
+from discretion.population import Floats
+
+ROUNDING = 1e-6  # what is clipped ends this much below its bound, so rounding cannot lift it above
+SMALLEST = float(np.finfo(np.float32).tiny)  # factors below lose digits, and so could lift an update above
+
+Matrix = NDArray[np.float32]  # (k, d)
+
+
+def layers_of(lengths: tuple[int, ...], size: int) -> list[slice]:
+    """Which parameters are clipped together: all of them, unless the plan names layers."""
+    if lengths and sum(lengths) != size:
+        raise PlanError(f"the plan's layers have {sum(lengths)} parameters, the model has {size}")
+    ends = np.cumsum(lengths or (size,)).tolist()
+    return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def factors(norm: Floats, clip: Floats) -> Floats:
+    """(k, L) what to multiply layers of these norms by; all 0 where one of them is not finite.
+
+    Guarantees:
+        Multiplied so, each layer's norm is at most clip / sqrt(L), and so the whole at most the clip, with
+        `ROUNDING` to spare.
+    """
+    bound = (clip * (1 - ROUNDING) / math.sqrt(norm.shape[1]))[:, None]
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        factor = np.where(norm > bound, bound / norm, 1.0)
+    return np.where(np.isfinite(norm).all(axis=1, keepdims=True), factor, 0.0)
+
+
+def finite_and_factor(change: Matrix, clip: Floats, layers: Sequence[slice]) -> tuple[Matrix, Floats]:
+    """(k, d) updates, zero where one is not finite, and (k, L) what to multiply their L layers by.
+
+    Guarantees:
+        Multiplied so, each layer's L2 norm is at most clip / sqrt(L), and so the whole at most the clip.
+        An update of which any number is not finite counts as zero, in every layer.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        parts = (change[:, columns] for columns in layers)
+        norm = np.sqrt(np.stack([np.einsum("kd,kd->k", x, x, dtype=np.float64) for x in parts], axis=1))
+    finite = np.isfinite(norm).all(axis=1)
+    if not finite.all():  # zero times infinity is not zero
+        change = np.where(finite[:, None], change, np.float32(0))
+    return change, factors(norm, clip)
+
+
+def add_layers(
+    total: Floats, share: Floats | NDArray[np.bool_], change: Matrix, factor: Floats, layers: Sequence[slice]
+) -> None:
+    """Add to (d,) `total` the (k,) share of each update, each of its layers multiplied by its factor."""
+    for number, columns in enumerate(layers):
+        each = share * factor[:, number]
+        each[np.abs(each) < SMALLEST] = 0
+        total[columns] += each.astype(change.dtype) @ change[:, columns]

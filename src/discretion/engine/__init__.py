@@ -1,0 +1,1 @@
+"""The fast paths of training: clients by the chunk, records without their gradients."""
