@@ -368,4 +368,6 @@ def noisy_sum(total: Floats, std: float, source: Source) -> Floats:
     Guarantees:
         The noise is drawn even where the batch is empty, and does not depend on who was in it.
     """
-    return total + source.gaussian(len(total), std)
+    noise = source.gaussian(len(total), std)
+    noise += total
+    return noise

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from discretion.population import Floats
 
 PATCHES = 2**19  # numbers of a convolution's inputs that are laid out at a time: they stay in the cache
 LEAST = 2.0**-149  # float32 has nothing between it and 0
@@ -16,24 +18,27 @@ LEAST = 2.0**-149  # float32 has nothing between it and 0
 class Rows:
     """(n, p) each record's gradient of one tensor of parameters, whose numbers are in the order of `shape`.
 
-    `lengths` are (n,) its norms, and how far it may move where it is multiplied by a factor and float32 runs
-    out of digits; `add` adds the sum, each times its (n,) factor.
+    `norm` is (n,) their length; `blur` how far a record's may move where it is multiplied by a factor and
+    float32 runs out of digits; `add` adds the sum, each times its (n,) factor.
     """
 
     rows: Tensor
+    norm: Tensor
     shape: tuple[int, ...]
     order: tuple[int, ...] | None = None  # of these axes, to be that of the parameters
 
-    def lengths(self) -> tuple[Tensor, Tensor]:
-        norm = _norm(self.rows)
-        return norm, torch.full_like(norm, LEAST * math.sqrt(self.rows.shape[1]))
+    @property
+    def blur(self) -> float:
+        return LEAST * math.sqrt(self.rows.shape[1])
 
     def without(self, bad: Tensor) -> "Rows":
-        return Rows(self.rows.masked_fill(bad[:, None], 0), self.shape, self.order)
+        return replace(self, rows=self.rows.masked_fill(bad[:, None], 0))
 
     def add(self, total: Tensor, factor: Tensor) -> None:
-        part = (factor @ self.rows).view(self.shape)
-        total += (part if self.order is None else part.permute(self.order)).reshape(-1)
+        part = factor @ self.rows
+        if self.order is not None:
+            part = part.view(self.shape).permute(self.order).reshape(-1)
+        total += part
 
 
 @dataclass(frozen=True)
@@ -42,13 +47,20 @@ class Products:
 
     slopes: Tensor
     inputs: Tensor
+    slope: Tensor  # (n,) the norms of both
+    input: Tensor
 
-    def lengths(self) -> tuple[Tensor, Tensor]:
-        inputs = _norm(self.inputs)
-        return _norm(self.slopes) * inputs, inputs * (LEAST * math.sqrt(self.slopes.shape[1]))
+    @property
+    def norm(self) -> Tensor:
+        return self.slope * self.input
+
+    @property
+    def blur(self) -> Floats:
+        return self.input.numpy() * (LEAST * math.sqrt(self.slopes.shape[1]))
 
     def without(self, bad: Tensor) -> "Products":
-        return Products(self.slopes.masked_fill(bad[:, None], 0), self.inputs.masked_fill(bad[:, None], 0))
+        slopes, inputs = (x.masked_fill(bad[:, None], 0) for x in (self.slopes, self.inputs))
+        return replace(self, slopes=slopes, inputs=inputs)
 
     def add(self, total: Tensor, factor: Tensor) -> None:
         slopes = self.slopes * factor[:, None]
@@ -60,8 +72,7 @@ Call = tuple[Tensor, Tensor]  # what the layer took, and the slope of the loss i
 
 
 def _norm(rows: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-    return norm
+    return rows.double().square_().sum(1).sqrt_()
 
 
 def gradients(layer: nn.Module, names: Iterable[str], calls: list[Call]) -> list[Gradients]:
@@ -75,14 +86,17 @@ Made = dict[str, Callable[[], Gradients]]
 
 def _linear(layer: nn.Module, calls: list[Call]) -> Made:
     inputs, slopes = (_positions([call[k] for call in calls]) for k in (0, 1))  # (n, positions, in or out)
-
-    def weight() -> Gradients:
-        if inputs.shape[1] == 1:
-            return Products(slopes[:, 0], inputs[:, 0])
-        rows = torch.bmm(slopes.transpose(1, 2), inputs)
-        return Rows(rows.flatten(1), tuple(rows.shape[1:]))
-
-    return {"weight": weight, "bias": lambda: _vector(slopes.sum(1) if slopes.shape[1] > 1 else slopes[:, 0])}
+    if inputs.shape[1] == 1:
+        inputs, slopes = inputs[:, 0], slopes[:, 0]
+        norm = _norm(slopes)
+        return {
+            "weight": lambda: Products(slopes, inputs, norm, _norm(inputs)),
+            "bias": lambda: Rows(slopes, norm, (slopes.shape[1],)),
+        }
+    return {
+        "weight": lambda: _rows(torch.bmm(slopes.transpose(1, 2), inputs)),
+        "bias": lambda: _rows(slopes.sum(1)),
+    }
 
 
 def _positions(parts: list[Tensor]) -> Tensor:
@@ -90,8 +104,9 @@ def _positions(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-def _vector(rows: Tensor) -> Rows:
-    return Rows(rows, (rows.shape[1],))
+def _rows(each: Tensor, order: tuple[int, ...] | None = None) -> Rows:
+    flat = each.flatten(1)
+    return Rows(flat, _norm(flat), tuple(each.shape[1:]), order)
 
 
 def _convolution(layer: nn.Module, calls: list[Call]) -> Made:
@@ -100,13 +115,12 @@ def _convolution(layer: nn.Module, calls: list[Call]) -> Made:
     def weight() -> Rows:
         rows = sum(_patch_products(layer, *call) for call in calls)
         assert isinstance(rows, Tensor)
-        shape = (*layer.kernel_size, layer.in_channels, layer.out_channels)
-        return Rows(rows, shape, (3, 2, 0, 1))
+        return _rows(rows.view(-1, *layer.kernel_size, layer.in_channels, layer.out_channels), (3, 2, 0, 1))
 
     def bias() -> Rows:
         rows = sum(slopes.sum((2, 3)) for _, slopes in calls)
         assert isinstance(rows, Tensor)
-        return _vector(rows)
+        return _rows(rows)
 
     return {"weight": weight, "bias": bias}
 
@@ -119,19 +133,25 @@ def _patch_products(layer: nn.Conv2d, inputs: Tensor, slopes: Tensor) -> Tensor:
     image = functional.pad(image, (0, 0, right, right, down, down)).contiguous()
     slopes = slopes.permute(0, 2, 3, 1).reshape(n, height * width, out)
     each, row, place, one = image.stride()
-    shape = (height, width, taps, across, layer.in_channels)
-    strides = (each, row * layer.stride[0], place * layer.stride[1])
-    within = (row * layer.dilation[0], place * layer.dilation[1], one)
+    kernel = ((taps, row * layer.dilation[0]), (across, place * layer.dilation[1]), (layer.in_channels, one))
+    places = ((height, row * layer.stride[0]), (width, place * layer.stride[1]))
+    # what lies together in the image is copied together
+    kernel_first = layer.in_channels == 1 and layer.stride[1] == 1
+    shape, strides = zip(*(kernel + places if kernel_first else places + kernel), strict=True)
     together = max(1, min(n, PATCHES // math.prod(shape)))
     patches = inputs.new_empty(together, *shape)
-    rows = inputs.new_empty(n, math.prod(shape[2:]), out)
+    rows = inputs.new_empty(n, taps * across * layer.in_channels, out)
     for start in range(0, n, together):
         some = image[start : start + together]
         here = patches[: len(some)]
-        here.copy_(some.as_strided((len(some), *shape), (*strides, *within), some.storage_offset()))
-        flat = here.view(len(some), height * width, -1).transpose(1, 2)
+        here.copy_(some.as_strided((len(some), *shape), (each, *strides), some.storage_offset()))
+        flat = (
+            here.view(len(some), -1, height * width)
+            if kernel_first
+            else (here.view(len(some), height * width, -1).transpose(1, 2))
+        )
         torch.bmm(flat, slopes[start : start + together], out=rows[start : start + together])
-    return rows.flatten(1)
+    return rows
 
 
 def _embedding(layer: nn.Module, calls: list[Call]) -> Made:
@@ -143,7 +163,7 @@ def _embedding(layer: nn.Module, calls: list[Call]) -> Made:
         for ids, slopes in calls:
             ids = ids.reshape(n, -1) + shape[0] * torch.arange(n)[:, None]
             rows.index_add_(0, ids.reshape(-1), slopes.reshape(-1, shape[1]))
-        return Rows(rows.view(n, -1), shape)
+        return _rows(rows.view(n, *shape))
 
     return {"weight": weight}
 
@@ -153,9 +173,9 @@ def _group_norm(layer: nn.Module, calls: list[Call]) -> Made:
 
     def weight() -> Rows:
         each = [functional.group_norm(x, layer.num_groups, eps=layer.eps) * slopes for x, slopes in calls]
-        return _vector(_by_channel(each))
+        return _rows(_by_channel(each))
 
-    return {"weight": weight, "bias": lambda: _vector(_by_channel([slopes for _, slopes in calls]))}
+    return {"weight": weight, "bias": lambda: _rows(_by_channel([slopes for _, slopes in calls]))}
 
 
 def _by_channel(parts: list[Tensor]) -> Tensor:
@@ -169,7 +189,7 @@ def _layer_norm(layer: nn.Module, calls: list[Call]) -> Made:
 
     def rows(parts: list[Tensor]) -> Rows:
         each = [part.reshape(len(part), -1, math.prod(shape)).sum(1) for part in parts]
-        return Rows(torch.stack(each).sum(0), shape)
+        return _rows(torch.stack(each).sum(0))
 
     def weight() -> Rows:
         return rows([functional.layer_norm(x, shape, eps=layer.eps) * slopes for x, slopes in calls])

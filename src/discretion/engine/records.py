@@ -25,7 +25,7 @@ from discretion.tasks import models
 Parameters = dict[str, Tensor]
 Vector = npt.NDArray[np.float32]  # (d,) all trainable parameters, one after the other
 
-MOST_RECORDS = 64  # at a time
+MOST_RECORDS = 128  # at a time
 MOST_NUMBERS = 2**22  # of the gradients that are made
 
 
@@ -76,7 +76,7 @@ class Records:
     ) -> Iterator[npt.NDArray[np.float32]]:
         """(n, d) the gradient of each record's own loss, some records at a time."""
         named = models.unflatten(parameters, self._model)
-        together = max(1, min(MOST_RECORDS, MOST_NUMBERS // self._size))
+        together = max(1, min(MOST_RECORDS // 2, MOST_NUMBERS // self._size))
         for start in range(0, len(labels), together):
             part = slice(start, start + together)
             slopes = self._each_gradient(named, inputs[part], labels[part])
@@ -104,7 +104,7 @@ class _Fast:
         self._model = model
         for p in model.parameters():
             if p.dim() == 4:  # convolutions are faster so
-                p.data = p.data.contiguous(memory_format=torch.channels_last)
+                p.data = p.data.to(memory_format=torch.channels_last)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._lengths = [p.numel() for p in self._parameters]
         self._total = torch.zeros(sum(self._lengths))
@@ -177,16 +177,15 @@ class _Fast:
         layers = max(owner) + 1
         squares, blurs = np.zeros((2, self._records, layers))
         for number, each in found.items():
-            norm, blur = (x.numpy() for x in each.lengths())
-            squares[:, owner[number]] += np.square(norm)
-            blurs[:, owner[number]] += blur
+            squares[:, owner[number]] += np.square(each.norm.numpy())
+            blurs[:, owner[number]] += each.blur
         factor = factors(np.sqrt(squares), np.full(self._records, clip))
         bound = ROUNDING / 4 * clip / math.sqrt(layers)
         factor[(factor < 1) & ((blurs > bound) | (factor < SMALLEST))] = 0
-        bad = torch.from_numpy(~np.isfinite(squares).all(axis=1))
+        bad = ~np.isfinite(squares).all(axis=1)
+        if bad.any():  # zero times infinity is not zero
+            found = {number: each.without(torch.from_numpy(bad)) for number, each in found.items()}
         parts = self._total.split_with_sizes(self._lengths)
         share = torch.from_numpy(factor.T.astype(np.float32))
         for number, each in found.items():
-            if bad.any():  # zero times infinity is not zero
-                each = each.without(bad)
             each.add(parts[number], share[owner[number]])
