@@ -67,7 +67,9 @@ class NoisyTraining:
             for _ in range(noisy.steps if expected > 0 else 0):
                 drawn = mine[source.uniform(len(mine)) < batch]
                 total = records.clipped_sum(model.astype(np.float32), *self._batch(drawn), clip, noisy.layers)
-                model -= self._learning_rate / expected * noisy_sum(total, std, source)
+                total = noisy_sum(total, std, source)
+                total *= self._learning_rate / expected
+                model -= total
         finally:
             self._idle.put(records)
         return (model - order.model).astype(np.float32)

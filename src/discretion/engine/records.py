@@ -25,7 +25,7 @@ from discretion.tasks import models
 Parameters = dict[str, Tensor]
 Vector = npt.NDArray[np.float32]  # (d,) all trainable parameters, one after the other
 
-MOST_RECORDS = 128  # at a time
+MOST_RECORDS = 256  # at a time
 MOST_NUMBERS = 2**22  # of the gradients that are made
 
 
@@ -76,7 +76,7 @@ class Records:
     ) -> Iterator[npt.NDArray[np.float32]]:
         """(n, d) the gradient of each record's own loss, some records at a time."""
         named = models.unflatten(parameters, self._model)
-        together = max(1, min(MOST_RECORDS // 2, MOST_NUMBERS // self._size))
+        together = max(1, min(MOST_RECORDS // 4, MOST_NUMBERS // self._size))
         for start in range(0, len(labels), together):
             part = slice(start, start + together)
             slopes = self._each_gradient(named, inputs[part], labels[part])
@@ -124,14 +124,14 @@ class _Fast:
         self, parameters: Vector, inputs: Tensor, labels: Tensor, clip: float, owner: list[int]
     ) -> Floats:
         with torch.no_grad():
-            parts = torch.from_numpy(parameters).split_with_sizes(self._lengths)
-            for p, part in zip(self._parameters, parts, strict=True):
+            numbers = torch.from_numpy(parameters).split_with_sizes(self._lengths)
+            for p, part in zip(self._parameters, numbers, strict=True):
                 p.copy_(part.view(p.shape))
         self._total.zero_()
-        together = self._find_together(inputs, labels) if len(labels) else 1
-        for start in range(0, len(labels), together):
-            some = slice(start, start + together)
-            self._add(self._gradients(inputs[some], labels[some]), clip, owner)
+        if len(labels):
+            times = -(-len(labels) // self._find_together(inputs, labels))
+            for some in zip(inputs.tensor_split(times), labels.tensor_split(times), strict=True):
+                self._add(self._gradients(*some), clip, owner)
         return self._total.numpy().astype(np.float64)
 
     def _find_together(self, inputs: Tensor, labels: Tensor) -> int:
