@@ -149,6 +149,17 @@ def test_layers_that_end_within_a_tensor_are_clipped_too() -> None:
         records.clipped_sum(start, inputs, labels, 0.2, (3, 4))
 
 
+def test_where_torch_may_round_more_nothing_is_summed_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs, labels = made("mlp")
+    start, records = models.flatten(model), Records(model)
+    monkeypatch.setattr(records._fast, "clipped_sum", None)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert np.linalg.norm(records.clipped_sum(start, inputs[:1], labels[:1], 0.1, ())) <= 0.1
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 def random_stack(rng: np.random.Generator) -> tuple[nn.Module, tuple[int, ...]]:
     """Convolutions of any shape, normalisations, activations, dense layers."""
     channels, side = int(rng.integers(1, 4)), int(rng.integers(7, 12))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -59,8 +60,11 @@ class LocalClients:
         size = len(self.initial())
         self._together = max(1, min(MOST_TOGETHER, CHUNK_NUMBERS // size))
         self._step: Callable[..., Parameters] | None = None
-        self._records = Records(model)
         self._noisy = NoisyTraining(model, partition, self._batch, local.learning_rate)
+
+    @cached_property
+    def _records(self) -> Records:
+        return Records(self._model)
 
     @property
     def layers(self) -> tuple[int, ...]:

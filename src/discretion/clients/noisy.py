@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from discretion.engine.memory import keep_freed_memory
 from discretion.engine.records import Records
 from discretion.population import Ints
 from discretion.tasks.partitions import Partition
@@ -33,6 +34,7 @@ class NoisyTraining:
         Guarantees:
             A client's update is the same whatever the number of threads, and whoever else is asked.
         """
+        keep_freed_memory()
         threads = torch.get_num_threads()
         while self._idle.qsize() < threads:  # made here: tracing a model is not for several threads at once
             self._idle.put(Records(self._model))

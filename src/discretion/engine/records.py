@@ -54,7 +54,8 @@ class Records:
         """
         slices = layers_of(layers, self._size)
         owner = self._owners(slices)
-        if self._fast is not None and owner is not None:
+        precise = torch.get_float32_matmul_precision() == "highest"  # else torch may round to bfloat16
+        if self._fast is not None and owner is not None and precise:
             try:
                 return self._fast.clipped_sum(parameters, inputs, labels, clip, owner)
             except Mixed:
