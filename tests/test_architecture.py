@@ -40,7 +40,7 @@ ALLOWED = {
         *("clip", "discrete", "grid", "noise", "pick", "streams"),
     },
     "tasks": {"errors"},
-    "engine": {"errors", "population", "tasks"},
+    "engine": {"errors", "population", "clip", "tasks"},
     "clients": {"errors", "population", "clip", "train", "streams", "tasks", "pick", "engine"},
     "config": {"errors", "plan", "methods"},
 }

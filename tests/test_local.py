@@ -435,6 +435,32 @@ def test_a_model_that_cannot_be_vectorised_has_the_same_gradients() -> None:
     np.testing.assert_allclose(rows[0], rows[1], atol=1e-6)
 
 
+def test_noisy_steps_are_the_same_however_many_clients_train_at_a_time() -> None:
+    """Bit for bit, and whoever else is asked; afterwards torch has as many threads as before."""
+    before = torch.get_num_threads()
+    try:
+        made, found = clients("cnn_small"), []
+        for threads, who in ((1, [0, 1, 2, 3, 4]), (3, [0, 1, 2, 3, 4]), (2, [4, 2, 0])):
+            torch.set_num_threads(threads)
+            asked = noisy(made, who, steps=3, batch=0.6, clip=0.5, noise=0.1)
+            found.append(changes(made, asked))
+            assert list(found[-1]) == who and torch.get_num_threads() == threads
+        for client in range(5):
+            np.testing.assert_array_equal(found[0][client], found[1][client])
+        for client in (4, 2, 0):
+            np.testing.assert_array_equal(found[0][client], found[2][client])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_who_stops_listening_stops_the_training() -> None:
+    made = clients("linear")
+    parts = made.updates(noisy(made, [0, 1, 2, 3, 4], clip=0.5))
+    assert next(parts).clients.tolist() == [0]
+    parts.close()
+    assert len(changes(made, noisy(made, [0, 1], clip=0.5))) == 2
+
+
 def test_layers_are_those_that_are_trained() -> None:
     model = models.build("cnn_small", DATASET, 0)
     next(model.parameters()).requires_grad_(False)

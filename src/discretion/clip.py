@@ -23,6 +23,19 @@ def layers_of(lengths: tuple[int, ...], size: int) -> list[slice]:
     return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
+def factors(norm: Floats, clip: Floats) -> Floats:
+    """(k, L) what to multiply layers of these norms by; all 0 where one of them is not finite.
+
+    Guarantees:
+        Multiplied so, each layer's norm is at most clip / sqrt(L), and so the whole at most the clip, with
+        `ROUNDING` to spare.
+    """
+    bound = (clip * (1 - ROUNDING) / math.sqrt(norm.shape[1]))[:, None]
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        factor = np.where(norm > bound, bound / norm, 1.0)
+    return np.where(np.isfinite(norm).all(axis=1, keepdims=True), factor, 0.0)
+
+
 def finite_and_factor(change: Matrix, clip: Floats, layers: Sequence[slice]) -> tuple[Matrix, Floats]:
     """(k, d) updates, zero where one is not finite, and (k, L) what to multiply their L layers by.
 
@@ -30,16 +43,13 @@ def finite_and_factor(change: Matrix, clip: Floats, layers: Sequence[slice]) -> 
         Multiplied so, each layer's L2 norm is at most clip / sqrt(L), and so the whole at most the clip.
         An update of which any number is not finite counts as zero, in every layer.
     """
-    bound = (clip * (1 - ROUNDING) / math.sqrt(len(layers)))[:, None]
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         parts = (change[:, columns] for columns in layers)
         norm = np.sqrt(np.stack([np.einsum("kd,kd->k", x, x, dtype=np.float64) for x in parts], axis=1))
-        factor = np.where(norm > bound, bound / norm, 1.0)
     finite = np.isfinite(norm).all(axis=1)
     if not finite.all():  # zero times infinity is not zero
         change = np.where(finite[:, None], change, np.float32(0))
-        factor = np.where(finite[:, None], factor, 0.0)
-    return change, factor
+    return change, factors(norm, clip)
 
 
 def add_layers(

@@ -354,7 +354,8 @@ def _local_clients(config: Config, dataset: Dataset, partition: Partition) -> "L
     except ModuleNotFoundError:
         raise InputError("training needs PyTorch: pip install 'discretion[torch]'") from None
 
-    from discretion.clients.local import LocalClients, LocalTraining
+    from discretion.clients.local import LocalClients
+    from discretion.clients.training import LocalTraining
     from discretion.tasks import models
 
     torch.set_num_threads(config.train.threads or os.cpu_count() or 1)

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -388,16 +388,12 @@ def clipped_sums(
     return sums, within
 
 
-def noisy_sum(
-    parts: Iterable[Matrix], clip: float, std: float, lengths: tuple[int, ...], size: int, source: Source
-) -> Floats:
-    """(d,) the sum of the rows of all `parts`, each clipped, with noise: a step of a plan for records.
+def noisy_sum(total: Floats, std: float, source: Source) -> Floats:
+    """(d,) the sum of a batch's clipped gradients with noise: a step of a plan for records.
 
     Guarantees:
-        One row more or less moves the sum by at most the clip. The noise is drawn even where there is no row.
+        The noise is drawn even where the batch is empty, and does not depend on who was in it.
     """
-    total, layers = np.zeros(size), layers_of(lengths, size)
-    for part in parts:
-        change, factor = finite_and_factor(part, np.full(len(part), clip), layers)
-        add_layers(total, np.ones(len(part)), change, factor, layers)
-    return total + source.gaussian(size, std)
+    noise = source.gaussian(len(total), std)
+    noise += total
+    return noise

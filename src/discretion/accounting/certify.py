@@ -23,7 +23,7 @@ NOISE_FROM: dict[Randomness, str] = {
 ALSO_FIXED_SIZE = ", or Rényi for a fixed number (Wang, Balle and Kasiviswanathan 2019) where that is less"
 ONE_PROCESS = ". In one process that plays every party, what clients draw is drawn for them"
 ON_A_GRID = "Gaussian rounded to a grid, drawn exactly; every accountant of the Gaussian holds"
-FLOATING = "Gaussian in floating point; what the last bits of a float tell (Mironov 2012) is not proved"
+FLOATING = "Gaussian in floating point; what last bits of noise and sums tell (Mironov 2012) is not proved"
 
 
 def who(adversary: Adversary, noise_at: NoiseAt, colluding: int) -> str:

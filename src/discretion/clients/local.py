@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -10,14 +11,17 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from discretion import engine
+from discretion.clients.noisy import NoisyTraining
+from discretion.clients.training import ONE_EPOCH, LocalTraining
 from discretion.clip import finite_and_factor
+from discretion.engine.records import Records
 from discretion.pick import Reading
 from discretion.population import Ints
 from discretion.streams import shuffle_keys
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-from discretion.train import NoisySteps, Order, Updates, Vector, noisy_sum
+from discretion.train import Order, Updates, Vector
 
 Parameters = dict[str, Tensor]
 
@@ -26,28 +30,6 @@ MOST_TOGETHER = 64
 COMPILED_NUMBERS = 2**25  # floats of updates, and as much for batches, that compiled code takes together
 BATCH_NUMBERS = 6  # floats' worth of memory for each record in a batch: its number, key, place and mask
 EVALUATION_BATCH = 1000
-
-
-@dataclass(frozen=True)
-class LocalTraining:
-    """What a client does with the model: SGD over its records, shuffled in each epoch.
-
-    Momentum and weight decay are as torch.optim.SGD has them; the velocity starts anew in every round.
-    """
-
-    epochs: int = 1
-    batch_size: int = 10
-    learning_rate: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    decay: float = 1.0  # the learning rate is multiplied by it after each round
-
-    def rate(self, round_: int) -> float:
-        """The learning rate in a round, counted from 1."""
-        return self.learning_rate * self.decay ** (round_ - 1)
-
-
-ONE_EPOCH = LocalTraining()
 
 
 @dataclass(frozen=True)
@@ -77,6 +59,12 @@ class LocalClients:
             np.ascontiguousarray(dataset.train.labels, np.int64),
             self._ready(torch.arange(256, dtype=torch.uint8)).numpy() if dataset.kind == "image" else None,
         )
+        self._noisy = NoisyTraining(model, partition, self._batch, local)
+
+    @cached_property
+    def _slopes(self) -> Records:
+        """Gradients of single records."""
+        return Records(self._model)
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -93,8 +81,7 @@ class LocalClients:
 
     def updates(self, order: Order) -> Iterator[Updates]:
         if order.noisy is not None:
-            for i in range(len(order.clients)):
-                yield Updates(order.clients[i : i + 1], self._train_with_noise(order, order.noisy, i)[None])
+            yield from self._noisy.updates(order, order.noisy)
             return
         # clients of like size together, so that little is padded
         sizes = self._partition.sizes[order.clients]
@@ -131,7 +118,7 @@ class LocalClients:
         if reading.rule == "largest_loss":
             return [float(self._losses(model, records).nan_to_num(nan=bound).clamp(0, bound).sum())]
         total, squares = np.zeros(len(model)), 0.0
-        for part in self._gradients(model, records):
+        for part in self._slopes.gradients(model, *self._batch(records)):
             slopes, factor = finite_and_factor(part, np.full(len(part), bound), [slice(None)])
             clipped = factor * slopes  # (n, d) float64
             total += clipped.sum(axis=0)
@@ -161,50 +148,6 @@ class LocalClients:
                 right += int((logits.argmax(1) == labels[batch]).sum())
                 loss += float(functional.cross_entropy(logits, labels[batch], reduction="sum"))
         return Quality(right / len(labels), loss / len(labels))
-
-    def _train_with_noise(self, order: Order, noisy: NoisySteps, i: int) -> Vector:
-        """(d,) how far noisy steps move the model of the i-th client asked.
-
-        Guarantees:
-            Each step takes a batch by the client's own coins, and divides the noisy sum of its clipped
-            gradients by the size expected of a batch: it follows from the client's number of records, which
-            is declared and public, and not from what was drawn. Where none are expected, nothing moves.
-        """
-        mine = self._partition.of(int(order.clients[i]))
-        source, batch = noisy.source(i), float(noisy.batch[i])
-        expected, size = batch * len(mine), len(order.model)
-        model, velocity = order.model.astype(np.float64), np.zeros(size)
-        for _ in range(noisy.steps if expected > 0 else 0):
-            drawn = mine[source.uniform(len(mine)) < batch]
-            slopes = self._gradients(model.astype(np.float32), drawn)
-            clip, std = float(noisy.clip[i]), float(noisy.noise[i])
-            total = noisy_sum(slopes, clip, std, noisy.layers, size, source)
-            slope = total / expected + self._local.weight_decay * model
-            velocity = self._local.momentum * velocity + slope
-            model -= self._local.rate(order.round) * velocity
-        return (model - order.model).astype(np.float32)
-
-    def _gradients(self, model: Vector, records: Ints) -> Iterator[np.ndarray]:
-        """(n, d) the gradient of each record's own loss, some records at a time."""
-        parameters = models.unflatten(model, self._model)
-        for start in range(0, len(records), self._together):
-            part = torch.from_numpy(records[start : start + self._together])
-            slopes = self._each_gradient(parameters, self._ready(self._inputs[part]), self._labels[part])
-            yield torch.cat([slopes[name].reshape(len(part), -1) for name in parameters], dim=1).numpy()
-
-    def _each_gradient(self, parameters: Parameters, inputs: Tensor, labels: Tensor) -> Parameters:
-        """All records at once if torch can, else one after the other."""
-
-        def loss(parameters: Parameters, record: Tensor, label: Tensor) -> Tensor:
-            logits = functional_call(self._model, parameters, (record[None],))
-            return functional.cross_entropy(logits, label[None])
-
-        try:
-            slopes: Parameters = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, inputs, labels)
-        except RuntimeError:
-            each = zip(inputs, labels, strict=True)
-            slopes = _stacked([grad(loss)(parameters, *one) for one in each])
-        return slopes
 
     def _train(self, order: Order, clients: Ints, turn: Ints) -> np.ndarray:
         """(k, d) how far local training moves the model, for each client."""
@@ -301,6 +244,11 @@ class LocalClients:
             for k in range(len(labels))
         ]
         return _stacked([moved for moved, _ in each]), _stacked([faster for _, faster in each])
+
+    def _batch(self, records: Ints) -> tuple[Tensor, Tensor]:
+        """The inputs and labels of these records."""
+        part = torch.from_numpy(records)
+        return self._ready(self._inputs[part]), self._labels[part]
 
     def _ready(self, inputs: Tensor) -> Tensor:
         """Images stay bytes until they are used."""

@@ -1,0 +1,143 @@
+"""Which models keep the records of a batch apart, and act on them through known layers only."""
+
+import copy
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+
+from discretion.tasks.models import _LSTMLayer
+
+# layers whose gradients `layers` can make
+TRAINED: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d, nn.Embedding, nn.GroupNorm, nn.LayerNorm)
+APART: tuple[type[nn.Module], ...] = (
+    *(nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus),
+    *(nn.Tanh, nn.Sigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid, nn.Softsign),
+    *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d, nn.Flatten),
+    *(nn.Dropout, nn.Dropout2d),  # of probability 0: others are refused by `models.check`
+    _LSTMLayer,
+)
+APART_FUNCTIONS: tuple[Callable[..., Any], ...] = (
+    *(torch.relu, torch.tanh, torch.sigmoid, torch.flatten, torch.add),
+    *(operator.getitem, operator.add, getattr),
+    *(functional.relu, functional.gelu, functional.silu, functional.elu, functional.leaky_relu),
+    *(functional.tanh, functional.sigmoid, functional.max_pool2d, functional.avg_pool2d),
+    functional.adaptive_avg_pool2d,
+)
+APART_METHODS = ("relu", "tanh", "sigmoid", "flatten", "view", "reshape", "size")
+
+
+class Mixed(Exception):
+    """The batch is not one record in each row, so nothing is known about the gradients of single ones."""
+
+
+def _sum(one: Tensor, other: Tensor) -> Tensor:
+    if one.shape != other.shape:  # a broadcast could carry one record over to another
+        raise Mixed
+    return one + other
+
+
+def _reshape(values: Tensor, *sizes: Any) -> Tensor:
+    result = values.reshape(*sizes)
+    if result.shape[:1] != values.shape[:1]:
+        raise Mixed
+    return result
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return type(m) in TRAINED + APART
+
+
+def known(model: nn.Module) -> fx.GraphModule | None:
+    """A copy of the model made of nothing but known parts; None where there are others.
+
+    Guarantees:
+        In a model that is returned, each row of what a layer takes and gives is of one record and depends on
+        no other, or running it raises `Mixed`. Each trained parameter acts through one layer of `TRAINED`.
+        What was looked at is what runs: nothing of the model's own code is left, and no hooks.
+    """
+    model = copy.deepcopy(model)
+    if not all(map(_plain, model.modules())):
+        return None
+    trained = [id(p) for p in model.parameters() if p.requires_grad]
+    within = [id(p) for m in model.modules() if type(m) in TRAINED for p in m.parameters() if p.requires_grad]
+    if sorted(trained) != sorted(within):  # others, or the same one in two layers
+        return None
+    try:
+        graph = _Tracer().trace(model)
+    except Exception:  # whatever code of the user's tracing does not understand
+        return None
+    if not all(_known(node, model) for node in graph.nodes):
+        return None
+    return fx.GraphModule(model, graph)
+
+
+def _plain(module: nn.Module) -> bool:
+    hooks = (module._forward_hooks, module._forward_pre_hooks)
+    return not any(hooks) and not module._backward_hooks and not module._backward_pre_hooks
+
+
+def _known(node: fx.Node, model: nn.Module) -> bool:
+    if node.op in ("placeholder", "output"):
+        return node.op == "output" or len(node.args) == 0
+    if node.op == "call_module":
+        return _known_module(node, model.get_submodule(str(node.target)))
+    if node.op == "call_function" and node.target not in APART_FUNCTIONS:
+        return False
+    if node.op == "call_method" and node.target not in APART_METHODS:
+        return False
+    if node.op not in ("call_function", "call_method") or node.kwargs.get("inplace"):
+        return False
+    first, *rest = node.args or (None,)
+    if not isinstance(first, fx.Node):
+        return False
+    if node.target in (operator.add, torch.add):
+        node.op, node.target = "call_function", _sum
+        return len(rest) == 1 and isinstance(rest[0], fx.Node) and not node.kwargs
+    if node.target in ("view", "reshape"):
+        node.op, node.target = "call_function", _reshape
+        return not node.kwargs and all(isinstance(size, int) or _is_size(size) for size in rest)
+    if node.target is operator.getitem:  # the number of records, or the same part of each
+        index = rest[0]
+        part = isinstance(index, tuple) and index[:1] == (slice(None),) and _constant(index)
+        return _is_size(node) or (part and first.target is not getattr)
+    if node.target is getattr:
+        return rest == ["shape"]
+    if node.target == "size":
+        return _is_size(node)
+    if node.target in (torch.flatten, "flatten"):
+        return bool(rest) and isinstance(rest[0], int) and rest[0] >= 1 and not node.kwargs
+    return _constant(tuple(rest)) and _constant(tuple(node.kwargs.values()))
+
+
+def _is_size(node: Any) -> bool:
+    if not isinstance(node, fx.Node) or len(node.args) != 2 or node.args[1] != 0:
+        return False
+    of_shape = isinstance(node.args[0], fx.Node) and node.args[0].target is getattr
+    return node.target == "size" or (node.target is operator.getitem and of_shape)
+
+
+def _constant(values: tuple[Any, ...]) -> bool:
+    return not any(isinstance(value, fx.Node | fx.Proxy | Tensor) for value in values)
+
+
+def _known_module(node: fx.Node, module: nn.Module) -> bool:
+    (first,) = node.args if len(node.args) == 1 else (None,)
+    if type(module) not in TRAINED + APART or not isinstance(first, fx.Node) or node.kwargs:
+        return False
+    if getattr(module, "inplace", False):
+        module.__dict__["inplace"] = False
+        return len(first.users) == 1  # nobody else sees that its values stay
+    if isinstance(module, nn.Flatten):
+        return module.start_dim >= 1
+    if isinstance(module, nn.Conv2d):
+        numbers = isinstance(module.padding, tuple) and module.padding_mode == "zeros"
+        return numbers and module.groups == 1
+    if isinstance(module, nn.Embedding):
+        special = (module.padding_idx, module.max_norm, module.scale_grad_by_freq, module.sparse)
+        return special == (None, None, False, False)
+    return True

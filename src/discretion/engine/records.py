@@ -1,0 +1,193 @@
+"""The sum of the clipped gradients of a batch's records, where it can be without making the gradients.
+
+One pass forward, one backward for the slopes of what each layer gives. From these and what each layer took
+follow the norms, and once the factors are known the sum (book-keeping: Bu, Wang, Zha and Karypis 2023).
+Models with parts that are not known go the long way: the gradient of each record, by torch's vmap.
+"""
+
+import copy
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from discretion.clip import ROUNDING, add_layers, factors, finite_and_factor, layers_of
+from discretion.engine.known import TRAINED, Mixed, known
+from discretion.engine.layers import Call, Gradients, Rows, gradients, least_dimensions
+from discretion.population import Floats
+from discretion.tasks import models
+
+Parameters = dict[str, Tensor]
+Vector = npt.NDArray[np.float32]  # (d,) all trainable parameters, one after the other
+
+SMALLEST = float(np.finfo(np.float32).tiny)  # factors below lose digits, and so could lift a gradient above
+MOST_RECORDS = 256  # at a time
+MOST_NUMBERS = 2**22  # of the gradients that are made
+
+
+class Records:
+    """Sums and gradients of one model. It keeps its own copy of it, so that each thread can have one."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = copy.deepcopy(model)
+        self._lengths = [p.numel() for p in model.parameters() if p.requires_grad]
+        self._size = sum(self._lengths)
+        graph = known(model)
+        self._fast = None if graph is None else _Fast(graph)
+
+    def clipped_sum(
+        self, parameters: Vector, inputs: Tensor, labels: Tensor, clip: float, layers: tuple[int, ...]
+    ) -> Floats:
+        """(d,) the sum over the records of the gradient of each one's own loss, clipped.
+
+        Guarantees:
+            One record more or less moves the sum by at most the clip, and the part of each of L layers by at
+            most clip / sqrt(L): the norms are those of the very numbers that are summed, or of the two
+            vectors whose product is, and are taken in float64. What the float32 sum itself rounds is not
+            of the record.
+            A record whose gradient has a number that is not finite, or is so long that float32 cannot
+            shorten it, counts as zero.
+        """
+        slices = layers_of(layers, self._size)
+        owner = self._owners(slices)
+        precise = torch.get_float32_matmul_precision() == "highest"  # else torch may round to bfloat16
+        if self._fast is not None and owner is not None and precise:
+            try:
+                return self._fast.clipped_sum(parameters, inputs, labels, clip, owner)
+            except Mixed:
+                self._fast = None
+        total = np.zeros(self._size)
+        for part in self.gradients(parameters, inputs, labels):
+            change, factor = finite_and_factor(part, np.full(len(part), clip), slices)
+            add_layers(total, np.ones(len(part)), change, factor, slices)
+        return total
+
+    def _owners(self, layers: list[slice]) -> list[int] | None:
+        """The layer that each tensor of parameters is clipped with; None if a layer ends within a tensor."""
+        ends = np.cumsum(self._lengths)
+        owner = np.searchsorted([part.stop for part in layers], ends)
+        return owner.tolist() if {part.stop for part in layers} <= set(ends.tolist()) else None
+
+    def gradients(
+        self, parameters: Vector, inputs: Tensor, labels: Tensor
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """(n, d) the gradient of each record's own loss, some records at a time."""
+        named = models.unflatten(parameters, self._model)
+        together = max(1, min(MOST_RECORDS // 4, MOST_NUMBERS // self._size))
+        for start in range(0, len(labels), together):
+            part = slice(start, start + together)
+            slopes = self._each_gradient(named, inputs[part], labels[part])
+            yield torch.cat([slopes[name].flatten(1) for name in named], dim=1).numpy()
+
+    def _each_gradient(self, parameters: Parameters, inputs: Tensor, labels: Tensor) -> Parameters:
+        """All records at once if torch can, else one after the other."""
+
+        def loss(parameters: Parameters, record: Tensor, label: Tensor) -> Tensor:
+            logits = functional_call(self._model, parameters, (record[None],))
+            return functional.cross_entropy(logits, label[None])
+
+        try:
+            slopes: Parameters = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, inputs, labels)
+        except RuntimeError:
+            each = [grad(loss)(parameters, *one) for one in zip(inputs, labels, strict=True)]
+            slopes = {name: torch.stack([one[name] for one in each]) for name in parameters}
+        return slopes
+
+
+class _Fast:
+    """The short way, for models of known parts."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        for p in model.parameters():
+            if p.dim() == 4:  # convolutions are faster so
+                p.data = p.data.to(memory_format=torch.channels_last)
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._lengths = [p.numel() for p in self._parameters]
+        self._total = torch.zeros(sum(self._lengths))
+        number = {id(p): k for k, p in enumerate(self._parameters)}
+        self._trained: dict[nn.Module, dict[str, int]] = {}  # names and numbers of a layer's parameters
+        for layer in model.modules():
+            if type(layer) in TRAINED:
+                layer.register_forward_hook(self._see)
+                mine = {name: number[id(p)] for name, p in layer.named_parameters() if id(p) in number}
+                self._trained.update({layer: mine} if mine else {})
+        model.requires_grad_(False)  # of the slopes of parameters torch shall make none
+        self._seen: list[tuple[nn.Module, Tensor, Tensor]] = []
+        self._records = 0
+        self._together: int | None = None
+
+    def clipped_sum(
+        self, parameters: Vector, inputs: Tensor, labels: Tensor, clip: float, owner: list[int]
+    ) -> Floats:
+        with torch.no_grad():
+            numbers = torch.from_numpy(parameters).split_with_sizes(self._lengths)
+            for p, part in zip(self._parameters, numbers, strict=True):
+                p.copy_(part.view(p.shape))
+        self._total.zero_()
+        if len(labels):
+            times = -(-len(labels) // self._find_together(inputs, labels))
+            for some in zip(inputs.tensor_split(times), labels.tensor_split(times), strict=True):
+                self._add(self._gradients(*some), clip, owner)
+        return self._total.numpy().astype(np.float64)
+
+    def _find_together(self, inputs: Tensor, labels: Tensor) -> int:
+        """How many records at a time: their gradients, as far as they are made, are to fit into memory."""
+        if self._together is None:
+            tried = self._gradients(inputs[:1], labels[:1])
+            made = sum(each.rows.numel() for each in tried.values() if isinstance(each, Rows))
+            self._together = max(1, min(MOST_RECORDS, MOST_NUMBERS // max(made, 1)))
+        return self._together
+
+    def _see(self, layer: nn.Module, arguments: tuple[Tensor], output: Tensor) -> None:
+        (inputs,) = arguments
+        if inputs.dim() < least_dimensions(layer) or not len(inputs) == len(output) == self._records:
+            raise Mixed
+        if layer in self._trained:
+            output.requires_grad_()
+            self._seen.append((layer, inputs.detach(), output))
+
+    def _gradients(self, inputs: Tensor, labels: Tensor) -> dict[int, Gradients]:
+        """Those of each tensor of parameters, by its number."""
+        self._records, self._seen = len(labels), []
+        if inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        logits = self._model(inputs)
+        if len(logits) != len(labels):
+            raise Mixed
+        loss = functional.cross_entropy(logits, labels, reduction="sum")
+        seen, self._seen = self._seen, []
+        slopes = torch.autograd.grad(
+            loss, [output for *_, output in seen], allow_unused=True, materialize_grads=True
+        )
+        calls: dict[nn.Module, list[Call]] = {}
+        for (layer, taken, _), slope in zip(seen, slopes, strict=True):
+            calls.setdefault(layer, []).append((taken, slope))
+        found: dict[int, Gradients] = {}
+        for layer, mine in calls.items():
+            numbers = self._trained[layer]
+            found.update(zip(numbers.values(), gradients(layer, numbers, mine), strict=True))
+        return found
+
+    def _add(self, found: dict[int, Gradients], clip: float, owner: list[int]) -> None:
+        """Add the clipped gradients to the total; each tensor is clipped with its owner's others."""
+        layers = max(owner) + 1
+        squares, blurs = np.zeros((2, self._records, layers))
+        for number, each in found.items():
+            squares[:, owner[number]] += np.square(each.norm.numpy())
+            blurs[:, owner[number]] += each.blur
+        factor = factors(np.sqrt(squares), np.full(self._records, clip))
+        bound = ROUNDING / 4 * clip / math.sqrt(layers)
+        factor[(factor < 1) & ((blurs > bound) | (factor < SMALLEST))] = 0
+        bad = ~np.isfinite(squares).all(axis=1)
+        if bad.any():  # zero times infinity is not zero
+            found = {number: each.without(torch.from_numpy(bad)) for number, each in found.items()}
+        parts = self._total.split_with_sizes(self._lengths)
+        share = torch.from_numpy(factor.T.astype(np.float32))
+        for number, each in found.items():
+            each.add(parts[number], share[owner[number]])
