@@ -12,6 +12,7 @@ is certified.
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -27,86 +28,56 @@ from discretion.problems import groups as problem
 KEPT = (0.7, 0.9)  # k / d of the strictest and of the most generous group
 
 
-def plan(
-    population: Population,
-    rounds: int,
-    rate: float,
-    clip: float,
-    groups: int = 3,
-    accounting: Accounting = "tight",
-) -> Plan:
-    """rounds: how many; rate: every client's chance of taking part; clip: bound on an update; groups: how
-    many at most; accounting: tight or paper."""
-    return _plan("gdpfed", population, rounds, rate, clip, groups, accounting, optimal=False, sparse=False)
+def _method(name: str, optimal: bool, sparse: bool) -> Callable[..., Plan]:
+    """The variant of that name: with rates by Problem 1 or equal ones, with all coordinates or some."""
+
+    def plan(
+        population: Population,
+        rounds: int,
+        rate: float,
+        clip: float,
+        groups: int = 3,
+        accounting: Accounting = "tight",
+    ) -> Plan:
+        """rounds: how many; rate: mean chance of taking part; clip: bound on an update; groups: how many at
+        most; accounting: tight or paper."""
+        paper_mode = accounting == "paper"
+        found = problem.group(finite_budgets(population), groups)
+        delta = found.least(population.delta)
+        # q_m: how often each group is asked
+        rates = np.full(len(found.size), rate)
+        if optimal:
+            rates = problem.capped_rates(found.epsilon, delta, found.size, rate)
+        if paper_mode:  # r_m is a number of clients
+            rates = np.maximum(np.round(rates * found.size), 1) / found.size
+        drawn, cohort = rates * found.size.astype(float), rate * len(population)
+        # sigma_m: noise of each group's sum, over the clip
+        sigma = noise_multiplier(found.epsilon, delta, rates, rounds, ACCOUNTANTS[accounting])
+        if paper_mode:
+            weight, noise = paper.weights(drawn) / cohort, clip * sigma
+        else:
+            weight = problem.inverse_variance(drawn, sigma, cohort) / cohort
+            noise = (
+                clip * sigma / np.sqrt(1 - np.minimum(1, found.size - 1) / found.size)
+            )  # one share may be known
+        everyone = np.ones(len(population))
+        return Plan(
+            method=name,
+            clients=population.client,
+            phases=(Phase(rounds, rates[found.member], clip * everyone, noise, found.member, weight),),
+            noise_at="secure_sum",
+            promise="server",
+            sampling="fixed_size" if paper_mode else "poisson",
+            combine=sparsified(len(found.size), "largest" if paper_mode else "last_step") if sparse else SUM,
+            accounting=accounting,
+        )
+
+    return plan
 
 
-def plan_opc(
-    population: Population,
-    rounds: int,
-    rate: float,
-    clip: float,
-    groups: int = 3,
-    accounting: Accounting = "tight",
-) -> Plan:
-    """rounds: how many; rate: mean chance of taking part; clip: bound on an update; groups: how many at most;
-    accounting: tight or paper."""
-    return _plan("gdpfed_opc", population, rounds, rate, clip, groups, accounting, optimal=True, sparse=False)
-
-
-def plan_plus(
-    population: Population,
-    rounds: int,
-    rate: float,
-    clip: float,
-    groups: int = 3,
-    accounting: Accounting = "tight",
-) -> Plan:
-    """rounds: how many; rate: mean chance of taking part; clip: bound on an update; groups: how many at most;
-    accounting: tight or paper."""
-    return _plan("gdpfed_plus", population, rounds, rate, clip, groups, accounting, optimal=True, sparse=True)
-
-
-def _plan(
-    method: str,
-    population: Population,
-    rounds: int,
-    rate: float,
-    clip: float,
-    groups: int,
-    accounting: Accounting,
-    optimal: bool,
-    sparse: bool,
-) -> Plan:
-    paper_mode = accounting == "paper"
-    found = problem.group(finite_budgets(population), groups)
-    delta = found.least(population.delta)
-    # q_m: how often each group is asked
-    rates = np.full(len(found.size), rate)
-    if optimal:
-        rates = problem.capped_rates(found.epsilon, delta, found.size, rate)
-    if paper_mode:  # r_m is a number of clients
-        rates = np.maximum(np.round(rates * found.size), 1) / found.size
-    drawn, cohort = rates * found.size.astype(float), rate * len(population)
-    # sigma_m: noise of each group's sum, over the clip
-    sigma = noise_multiplier(found.epsilon, delta, rates, rounds, ACCOUNTANTS[accounting])
-    if paper_mode:
-        weight, noise = paper.weights(drawn) / cohort, clip * sigma
-    else:
-        weight = problem.inverse_variance(drawn, sigma, cohort) / cohort
-        noise = (
-            clip * sigma / np.sqrt(1 - np.minimum(1, found.size - 1) / found.size)
-        )  # one share may be known
-    everyone = np.ones(len(population))
-    return Plan(
-        method=method,
-        clients=population.client,
-        phases=(Phase(rounds, rates[found.member], clip * everyone, noise, found.member, weight),),
-        noise_at="secure_sum",
-        promise="server",
-        sampling="fixed_size" if paper_mode else "poisson",
-        combine=sparsified(len(found.size), "largest" if paper_mode else "last_step") if sparse else SUM,
-        accounting=accounting,
-    )
+plan = _method("gdpfed", optimal=False, sparse=False)
+plan_opc = _method("gdpfed_opc", optimal=True, sparse=False)
+plan_plus = _method("gdpfed_plus", optimal=True, sparse=True)
 
 
 def sparsified(groups: int, by: By) -> Combine:
