@@ -6,7 +6,7 @@
 namespace {
 
 // out: where the next layer wants the means of a record's pixels (pixels, wide_outs)
-void average(const Layer& y, const float* pixels, float* out) {
+[[gnu::noinline]] void average(const Layer& y, const float* pixels, float* out) {
   const Int count = y.is.pool[0] * y.is.pool[1];
   const Int* pixel = y.window.data();
   for (Int i = 0; i < y.cells(); i++, pixel += count)

@@ -95,7 +95,7 @@ class Norm {  // of one layer, in one thread
   }
 
   // Puts the normalised pixels of record n in the place of z.
-  void forward(const Layer& y, Int n, float* z) {
+  [[gnu::noinline]] void forward(const Layer& y, Int n, float* z) {
     const Int pixels = y.pixels(), wide = y.wide_outs;
     float *own = normal.data() + n * pixels * wide, *narrow = scale.data() + n * wide;
     channel_sums(pixels, wide, one.data(), [&](Int at) { return load(z + at); });

@@ -137,7 +137,8 @@ class Worker {
     label[records++] = job.labels[record];
   }
 
-  void forward() {
+  // Functions that must not be inlined: in one large one, the compiler keeps less in registers.
+  [[gnu::noinline]] void forward() {
     for (size_t l = 0; l < buffers.size(); l++) {
       const Layer& y = net.layers[l];
       if (y.is.linear) {
@@ -268,7 +269,7 @@ class Worker {
     }
   }
 
-  void backward(const Sgd& sgd) {
+  [[gnu::noinline]] void backward(const Sgd& sgd) {
     for (size_t l = buffers.size(); l-- > 0;) {
       if (l > 0) std::fill_n(buffers[l].slope.begin(), records * net.layers[l].size, 0.0f);
       if (opens) std::fill(buffers[l].weight_slope.begin(), buffers[l].weight_slope.end(), 0.0f);
@@ -331,7 +332,7 @@ class Worker {
     }
   }
 
-  void spatial_backward(size_t l) {
+  [[gnu::noinline]] void spatial_backward(size_t l) {
     const Layer& y = net.layers[l];
     Buffers& b = buffers[l];
     if (y.is.groups || y.is.average) return dense_backward(l);
@@ -354,7 +355,7 @@ class Worker {
       }
   }
 
-  void dense_backward(size_t l) {
+  [[gnu::noinline]] void dense_backward(size_t l) {
     const Layer& y = net.layers[l];
     Buffers& b = buffers[l];
     if (opens) b.norm.open();
