@@ -14,7 +14,7 @@ from torch import nn
 from discretion import engine
 from discretion.engine import Batches, Records, stack_of
 from discretion.tasks import models
-from test_engine import LOOKUP, batches, by_torch, compiled_only
+from test_engine import LOOKUP, batches, by_torch, compiled_only, dataset
 
 pytestmark = compiled_only
 
@@ -117,6 +117,15 @@ def test_updates_are_those_of_torch(
     build: Callable[[], list[nn.Module]], batch: int, how: dict[str, float]
 ) -> None:
     data, steps = records(SHAPE), batches(3, 4, batch, **how)
+    require_as_exact_as_torch(build, trained(made(build), data, steps), data, steps)
+
+
+def test_the_built_in_model_is_compiled() -> None:
+    def build() -> list[nn.Module]:
+        return list(models.build("cnn_norm", dataset(), 0).children())
+
+    data, steps = records((1, 16, 16)), batches(1, 2, 4, momentum=0.9)
+    data = replace(data, labels=data.labels % 3)
     require_as_exact_as_torch(build, trained(made(build), data, steps), data, steps)
 
 
@@ -286,11 +295,11 @@ class Random:
             self.layers.append(nn.AvgPool2d(**self.window(False)))
 
 
-@pytest.mark.parametrize("how", [{}, {"momentum": 0.7, "weight_decay": 0.01}], ids=["plain", "momentum"])
-@pytest.mark.parametrize("seed", range(60))
-def test_stacks_at_random_are_as_exact_as_torch(seed: int, how: dict[str, float]) -> None:
+@pytest.mark.parametrize("seed", range(40))
+def test_stacks_at_random_are_as_exact_as_torch(seed: int) -> None:
     def build() -> list[nn.Module]:
         return Random(seed).layers
 
+    how = {"momentum": 0.7, "weight_decay": 0.01} if seed % 2 else {}
     data, steps = records(Random(seed).input), batches(2, 3, 2 + seed % 9, **how)
     require_as_exact_as_torch(build, trained(made(build), data, steps), data, steps)
