@@ -52,7 +52,7 @@ class DataConfig(Section):
 class ModelConfig(Section):
     name: str = Field(
         "mlp",
-        description="linear, mlp, cnn_small, cnn, lstm, or your own package.module:factory",
+        description="linear, mlp, cnn_small, cnn, cnn_norm, lstm, or your own package.module:factory",
     )
 
 
