@@ -44,8 +44,7 @@ def test_overrides_are_read_as_toml_or_as_text() -> None:
         ({"population": {"delta": float("nan")}}, "population.delta"),
         (
             {"train": {"epochs": 2, "steps": 5}},
-            "expected one of train.epochs and train.steps, and 0 for the other: train.epochs is 2, "
-            "found 5",
+            "expected one of train.epochs and train.steps, and 0 for the other: train.epochs is 2, found 5",
         ),
         ({"train": {"epochs": 0}}, "train.steps: expected one of train.epochs and train.steps"),
         ({"train": {"steps": -1}}, "train.steps: input should be greater than or equal to 0"),

@@ -261,6 +261,29 @@ def test_what_is_not_known_is_left_to_torch(number: int) -> None:
     assert stack_of(UNKNOWN[number](), (1, 8, 8)) is None
 
 
+@compiled_only
+@pytest.mark.parametrize("name", MODELS)
+def test_scores_are_the_logits_of_torch(name: str) -> None:
+    model, stack, records = made(name)
+    start = models.flatten(model)
+    found = engine.scores(stack, records, start, threads=1)
+    inputs = torch.from_numpy(records.inputs)
+    if records.lookup is not None:
+        inputs = torch.from_numpy(records.lookup)[inputs.long()]
+    with torch.no_grad():
+        expected = model(inputs).numpy()
+    np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max())
+    np.testing.assert_array_equal(engine.scores(stack, records, start, threads=3), found)
+    few = replace(records, inputs=records.inputs[5:7], labels=records.labels[5:7])
+    np.testing.assert_array_equal(engine.scores(stack, few, start, threads=2), found[5:7])
+    none = replace(records, inputs=records.inputs[:0], labels=records.labels[:0])
+    assert engine.scores(stack, none, start, threads=2).shape == (0, stack.classes)
+    with pytest.raises(ValueError, match="parameters"):
+        engine.scores(stack, records, start[1:], threads=1)
+    with pytest.raises(ValueError, match="expected inputs"):
+        engine.scores(stack, replace(records, inputs=records.inputs[..., :1]), start, threads=1)
+
+
 # behind LocalClients
 
 SIZES = np.array([7, 1, 12, 5, 12, 9])

@@ -134,6 +134,26 @@ def test_evaluation_is_on_the_test_records() -> None:
     assert quality.loss == pytest.approx(float(functional.cross_entropy(logits, labels)), rel=1e-5)
 
 
+@pytest.mark.parametrize("name", ["cnn_small", "own"])
+def test_evaluation_does_not_depend_on_threads_or_on_compiled_code(name: str) -> None:
+    model = Stubborn() if name == "own" else models.build(name, DATASET, 0)
+    rng = np.random.default_rng(3)
+    test = Split(rng.integers(0, 256, (1207, 1, 16, 16), dtype=np.uint8), rng.integers(0, 3, 1207))
+    made = LocalClients(replace(DATASET, test=test), PARTITION, model)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append((made.evaluate(made.initial()), made._evaluation.quality(made.initial())))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1]
+    one, other = found[0]
+    assert one.accuracy == pytest.approx(other.accuracy, abs=1.5 / 1207)  # logits may tie, almost
+    assert one.loss == pytest.approx(other.loss, rel=1e-5)
+
+
 def test_tabular_and_text_data_reach_the_model_as_they_are() -> None:
     rng = np.random.default_rng(0)
     table = Split(rng.standard_normal((20, 6)).astype(np.float32), rng.integers(0, 2, 20))

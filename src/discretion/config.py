@@ -111,7 +111,7 @@ class TrainConfig(Section):
     )
     server_learning_rate: float = Field(1.0, gt=0, description="of the server")
     server_momentum: float = Field(0.0, ge=0, lt=1, description="of the server; costs no privacy")
-    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations on the test records")
+    evaluate_every: int = Field(5, ge=1, description="rounds between evaluations on the test records")
     device: str = Field(
         "auto",
         description="cpu, cuda, cuda:1 …; auto: the first GPU, but the CPU for models that are compiled",

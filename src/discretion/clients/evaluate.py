@@ -4,9 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
+from discretion import engine
 from discretion.clients.single import Laid
 from discretion.clients.tensors import Tensors
 from discretion.train import Vector
@@ -18,6 +19,19 @@ BATCH = 500
 class Quality:
     accuracy: float
     loss: float
+
+
+def compiled_quality(stack: engine.Stack, records: engine.Records, model: Vector) -> Quality:
+    """By compiled code."""
+    logits = torch.from_numpy(engine.scores(stack, records, model, torch.get_num_threads()))
+    right, loss = _right_and_loss(logits, torch.from_numpy(records.labels))
+    return Quality(right / len(logits), loss / len(logits))
+
+
+def _right_and_loss(logits: Tensor, labels: Tensor) -> tuple[int, float]:
+    """How many are right, and the sum of their losses."""
+    right = (logits.argmax(1) == labels).sum().cpu()
+    return int(right), float(functional.cross_entropy(logits, labels, reduction="sum").cpu())
 
 
 class Evaluation:
@@ -41,9 +55,6 @@ class Evaluation:
         return Quality(right / len(self._data), loss / len(self._data))
 
     def _batch(self, start: int) -> tuple[int, float]:
-        """How many are right, and the sum of their losses."""
         inputs, labels = self._data.batch(slice(start, start + BATCH))
         with torch.no_grad():
-            logits = self._laid(inputs)
-            right = (logits.argmax(1) == labels).sum().cpu()
-            return int(right), float(functional.cross_entropy(logits, labels, reduction="sum").cpu())
+            return _right_and_loss(self._laid(inputs), labels)

@@ -10,7 +10,7 @@ from torch import nn
 from discretion import engine
 from discretion.clients import devices
 from discretion.clients.batches import batches
-from discretion.clients.evaluate import Evaluation, Quality
+from discretion.clients.evaluate import Evaluation, Quality, compiled_quality
 from discretion.clients.noisy import NoisyTraining
 from discretion.clients.single import SingleTraining, one_thread
 from discretion.clients.statistics import Statistics
@@ -21,7 +21,7 @@ from discretion.clients.workers import Batches, Workers
 from discretion.pick import Reading
 from discretion.population import Ints
 from discretion.tasks import models
-from discretion.tasks.datasets import Dataset
+from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
 from discretion.train import Order, Updates, Vector
 
@@ -60,11 +60,7 @@ class LocalClients:
         self._together = max(1, min(MOST_TOGETHER, CHUNK_NUMBERS // len(self.initial())))
         self._count = workers or devices.cores()
         self._workers: Workers | None = None
-        self._records = engine.Records(
-            np.ascontiguousarray(dataset.train.inputs),
-            np.ascontiguousarray(dataset.train.labels, np.int64),
-            ready(dataset, torch.arange(256, dtype=torch.uint8)).numpy() if dataset.kind == "image" else None,
-        )
+        self._records = _records(dataset, dataset.train)
         self._noisy = NoisyTraining(self._model, partition, self._data.batch, local)
 
     @cached_property
@@ -98,6 +94,8 @@ class LocalClients:
 
     def evaluate(self, model: Vector) -> Quality:
         """On the test records."""
+        if self._stack is not None and self._dataset.test.labels.max(initial=0) < self._stack.classes:
+            return compiled_quality(self._stack, _records(self._dataset, self._dataset.test), model)
         return self._evaluation.quality(model)
 
     def statistics(self, order: Order, reading: Reading) -> np.ndarray:
@@ -171,6 +169,13 @@ class LocalClients:
             size, train = len(self.initial()), self._single.train
             self._workers = Workers(train, size, self._count, slots=2 * self._together)
         return self._workers
+
+
+def _records(dataset: Dataset, split: Split) -> engine.Records:
+    """As compiled code reads them."""
+    lookup = ready(dataset, torch.arange(256, dtype=torch.uint8)).numpy() if dataset.kind == "image" else None
+    labels = np.ascontiguousarray(split.labels, np.int64)
+    return engine.Records(np.ascontiguousarray(split.inputs), labels, lookup)
 
 
 def _stack(model: nn.Module, dataset: Dataset) -> engine.Stack | None:
