@@ -5,8 +5,8 @@ Run: python benchmarks/engine.py --seconds 10 [--pfl ENVIRONMENT] [--flower ENVI
 `compiled`, `torch` (in this process) and `workers` (by torch in several) are the ways of LocalClients; `loop`
 is what one would write first: a client after the other, by torch.optim.SGD. Medians over rounds; the last
 column is what one core does in a second of its own time, which a busy machine disturbs less. Peers are run in
-environments of their own, made by `pip install torch==2.13.0`, then pfl or flwr[simulation]==1.41.0 under that constraint: two processes,
-channels_last, and beside that as shipped.
+environments of their own, made by `pip install torch==2.13.0`, then pfl or flwr[simulation]==1.41.0 under
+that constraint: two processes, channels_last, and beside that as shipped.
 """
 
 import argparse

@@ -41,7 +41,7 @@ class Laid:
             changed = copy.deepcopy(model)
             for p in changed.parameters():
                 if p.dim() == 4:
-                    p.data = p.data.contiguous(memory_format=torch.channels_last)
+                    p.data = p.data.to(memory_format=torch.channels_last)
             try:
                 with torch.no_grad():
                     changed(inputs.contiguous(memory_format=torch.channels_last))
@@ -95,7 +95,8 @@ class SingleTraining:
         slopes = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
             for p, v, slope in zip(parameters, velocity, slopes, strict=True):
-                v.mul_(self._local.momentum).add_(slope)
                 if self._local.weight_decay:
-                    v.add_(p, alpha=self._local.weight_decay)
-                p.sub_(v, alpha=rate)
+                    slope = slope.add(p, alpha=self._local.weight_decay)
+                if self._local.momentum:
+                    slope = v.mul_(self._local.momentum).add_(slope)
+                p.sub_(slope, alpha=rate)
