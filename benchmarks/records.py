@@ -19,7 +19,8 @@ import numpy as np
 import records_peers as peers
 import torch
 
-from discretion.clients.local import LocalClients, LocalTraining
+from discretion.clients.local import LocalClients
+from discretion.clients.training import LocalTraining
 from discretion.engine import records
 from discretion.noise import Seeded
 from discretion.streams import Purpose, stream

@@ -42,7 +42,7 @@ ALLOWED = {
     "tasks": {"errors"},
     "engine": {"errors", "population", "clip", "tasks"},
     "clients": {"errors", "population", "clip", "train", "streams", "tasks", "pick", "engine"},
-    "config": {"errors", "plan", "methods"},
+    "config": {"errors", "plan", "methods", "clients"},
 }
 # what people use: it may import everything, and nothing above imports it
 OUTERMOST = {

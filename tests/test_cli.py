@@ -126,6 +126,14 @@ def test_other_accountants_agree_or_find_more(discretion: Cli, people: Path) -> 
     assert discretion("check", "plan.json", str(people), "--accountant", "guess").code == 2
 
 
+def test_a_run_is_told_where_to_train(discretion: Cli, small_config: Path, tmp_path: Path) -> None:
+    words = ("--device", "cpu", "--threads", "1", "--workers", "2", "--no-report", "-c", "plan.rounds=1")
+    done = discretion("run", str(small_config), "--out", "runs/one", *words)
+    assert done.code == 0, done.err
+    written = RunFolder(tmp_path / "runs" / "one").config.read_text()
+    assert 'device = "cpu"' in written and "threads = 1" in written and "workers = 2" in written
+
+
 def test_init_then_run_then_report(discretion: Cli, small_config: Path, tmp_path: Path) -> None:
     assert json.loads(discretion("init", "other.toml", "--json").out) == {"config": "other.toml"}
     assert discretion("init", "new.toml").code == 0
@@ -149,6 +157,10 @@ def test_init_then_run_then_report(discretion: Cli, small_config: Path, tmp_path
         (("check", "nowhere.json", str(run.population)), "cannot read"),
         (("run", "nothing.toml"), "cannot read"),
         (("run", str(small_config), "-c", "plan.roundz=3"), "Did you mean 'plan.rounds'?"),
+        (
+            ("run", str(small_config), "--out", "runs/two", "--device", "tpu"),
+            "no device 'tpu' here; there are",
+        ),
     ):
         refused = discretion(*words)
         assert refused.code == 2, words

@@ -42,6 +42,19 @@ def test_overrides_are_read_as_toml_or_as_text() -> None:
         ({"plan": {"rate": 1.5}}, "plan.rate: input should be less than or equal to 1, found 1.5"),
         ({"plan": {"rounds": "many"}}, "plan.rounds: input should be a valid integer"),
         ({"population": {"delta": float("nan")}}, "population.delta"),
+        (
+            {"train": {"epochs": 2, "steps": 5}},
+            "expected one of train.epochs and train.steps, and 0 for the other: train.epochs is 2, found 5",
+        ),
+        ({"train": {"epochs": 0}}, "train.steps: expected one of train.epochs and train.steps"),
+        ({"train": {"steps": -1}}, "train.steps: input should be greater than or equal to 0"),
+        (
+            {"train": {"schedule": "cosin"}},
+            "train.schedule: unknown schedule 'cosin': expected constant, cosine",
+        ),
+        ({"train": {"schedule": "decay"}}, "such as decay:0.99, found 'decay'"),
+        ({"train": {"order": "random"}}, "train.order: input should be 'shuffled' or 'sequential'"),
+        ({"train": {"workers": -1}}, "train.workers"),
     ],
 )
 def test_bad_settings_are_explained(record: dict[str, object], message: str) -> None:
@@ -61,6 +74,21 @@ def test_all_problems_are_reported_at_once() -> None:
 def test_overrides_that_make_no_sense(override: str) -> None:
     with pytest.raises(ConfigError, match="-c "):
         config.make({"seed": 1}, [override])
+
+
+def test_steps_take_the_place_of_epochs(tmp_path: Path) -> None:
+    made = config.make({"train": {"steps": 5, "schedule": "decay:0.5"}})
+    assert (made.train.epochs, made.train.steps) == (0, 5)
+    path = tmp_path / "config.toml"
+    path.write_text(made.to_toml(), encoding="utf-8")
+    assert config.read(path) == made
+    assert config.make({"train": {"epochs": 3, "steps": 0}}).train.epochs == 3
+
+
+def test_where_a_run_is_done_decides_nothing() -> None:
+    one = config.make({}, ["train.threads=1", "train.workers=3", "train.device=cpu"])
+    assert one != config.Config() and one.deciding() == config.Config().deciding()
+    assert config.make({}, ["train.steps=2"]).deciding() != config.Config().deciding()
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

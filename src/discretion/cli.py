@@ -232,6 +232,14 @@ def run(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that stopped.")] = False,
     change: Override = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1: where to train.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=0, help="Of compiled code and torch; 0: as many as cores.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=0, help="Processes for models that only torch can train; 0: as many as cores."),
+    ] = None,
     write_report: Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.")] = True,
     show_profile: Annotated[bool, typer.Option("--profile", help="Say where the time went.")] = False,
     json_: Json = False,
@@ -239,14 +247,17 @@ def run(
     """Plan, prove and train; everything is kept in one folder.
 
     Examples: `discretion run config.toml --out runs/first -c plan.rounds=20`,
-    `discretion run runs/first --resume` (after any crash: the same model, nothing counted twice)
+    `discretion run runs/first --resume` (after any crash: the same model, nothing counted twice),
+    `discretion run config.toml --device cpu --workers 4`
     """
     folder = RunFolder(target if target.is_dir() else out or Path("runs") / target.stem)
+    wanted = {"device": device, "threads": threads, "workers": workers}
+    where = [f"train.{name}={value}" for name, value in wanted.items() if value is not None]
     task = None
     if not (resume and folder.about.exists()):
         if target.is_dir():
             raise InputError(f"{target} is a folder: give a config.toml, or --resume to go on with a run")
-        settings = config.read(target, change or [])
+        settings = config.read(target, [*(change or []), *where])
         task = prepare(settings, folder, load_data(settings, terminal.say))
     elif change:
         raise InputError("a run keeps its settings: -c cannot be used when it is resumed")
@@ -254,13 +265,15 @@ def run(
         terminal.say(f"{folder.path} is finished already.")
     else:
         profile = Profile()
-        _train(folder, task, json_, profile)
+        _train(folder, task, json_, profile, where)
         if show_profile:
             terminal.show_profile(profile.seconds)
     _compare([folder.path], folder.report if write_report else None, None, json_)
 
 
-def _train(folder: RunFolder, task: Task | None, as_json: bool, profile: Profile) -> None:
+def _train(
+    folder: RunFolder, task: Task | None, as_json: bool, profile: Profile, overrides: list[str]
+) -> None:
     made = Plan.from_json(_read(folder.plan))
     certificate = Certificate.from_json(_read(folder.certificate))
     if not as_json:
@@ -274,7 +287,7 @@ def _train(folder: RunFolder, task: Task | None, as_json: bool, profile: Profile
             if not as_json and not terminal.err.is_terminal and now.round % max(1, now.rounds // 10) == 0:
                 terminal.say(f"round {now.round} of {now.rounds}: {note}")
 
-        execute(folder, task, show, profile)
+        execute(folder, task, show, profile, overrides)
 
 
 @app.command()

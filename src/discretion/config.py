@@ -7,9 +7,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
-from discretion.errors import ConfigError, nearest
+from discretion.clients.training import RecordOrder, Schedule
+from discretion.errors import ConfigError, InputError, nearest
 from discretion.methods import DEFAULT
 from discretion.plan import Parameter
 
@@ -81,24 +91,74 @@ class PlanConfig(Section):
 
 
 class TrainConfig(Section):
-    epochs: int = Field(1, ge=1, description="passes over its records that a client makes in a round")
+    epochs: int = Field(
+        1, ge=0, description="passes over its records that a client makes in a round; 0: by steps"
+    )
+    steps: int = Field(
+        0, ge=0, validate_default=True, description="steps of a client in a round; 0: by epochs"
+    )
     batch_size: int = Field(10, ge=1, description="records in one step of a client")
+    order: RecordOrder = Field(
+        "shuffled", description="of a client's records: shuffled in every epoch, or sequential"
+    )
     learning_rate: float = Field(0.1, gt=0, description="of the clients")
     momentum: float = Field(0.0, ge=0, lt=1, description="of the clients; starts anew in every round")
     weight_decay: float = Field(0.0, ge=0, description="of the clients: pulls weights towards 0")
-    decay: float = Field(
-        1.0, gt=0, le=1, description="the clients' learning rate is multiplied by it after each round"
+    schedule: str = Field(
+        "constant",
+        description="the clients' learning rate over the rounds: constant, decay:0.99 (times that each time) "
+        "or cosine (down to 0)",
     )
     server_learning_rate: float = Field(1.0, gt=0, description="of the server")
     server_momentum: float = Field(0.0, ge=0, lt=1, description="of the server; costs no privacy")
-    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations on the test records")
-    threads: int = Field(0, ge=0, description="threads that train clients; 0: as many as there are cores")
+    evaluate_every: int = Field(5, ge=1, description="rounds between evaluations on the test records")
+    device: str = Field(
+        "auto",
+        description="cpu, cuda, cuda:1 …; auto: the first GPU, but the CPU for models that are compiled",
+    )
+    threads: int = Field(
+        0, ge=0, description="of compiled code, and of torch in this process; 0: as many as there are cores"
+    )
+    workers: int = Field(
+        0,
+        ge=0,
+        description="processes that train models that only torch can, on the CPU; 0: as many as there are "
+        "cores, 1: none but this one",
+    )
     randomness: Literal["seeded", "cryptographic"] = Field(
         "seeded", description="of coins and noise: seeded (simulation) or cryptographic (not repeatable)"
     )
     accept_no_privacy: bool = Field(
         False, description="run a plan that protects nobody, on data that may be published"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_instead(cls, record: Any) -> Any:
+        """Who gives steps and says nothing of epochs wants none."""
+        if isinstance(record, dict) and record.get("steps") and "epochs" not in record:
+            return {**record, "epochs": 0}
+        return record
+
+    @field_validator("steps")
+    @classmethod
+    def _one_of_both(cls, steps: int, info: ValidationInfo) -> int:
+        epochs = info.data.get("epochs")
+        if epochs is not None and bool(epochs) == bool(steps):
+            message = (
+                "expected one of train.epochs and train.steps, and 0 for the other: train.epochs is {epochs}"
+            )
+            raise PydanticCustomError("one_of_both", message, {"epochs": epochs})
+        return steps
+
+    @field_validator("schedule")
+    @classmethod
+    def _known_schedule(cls, text: str) -> str:
+        try:
+            Schedule.parse(text)
+        except InputError as problem:
+            raise PydanticCustomError("schedule", "{problem}", {"problem": str(problem)}) from None
+        return text
 
 
 class Config(Section):
@@ -121,6 +181,12 @@ class Config(Section):
         data = self.data.model_copy(update={"path": _absolute(self.data.path)})
         ledger = _absolute(self.ledger)
         return self.model_copy(update={"population": population, "data": data, "ledger": ledger})
+
+    def deciding(self) -> "Config":
+        """Without what says where and how fast it is done: from the rest a run's numbers follow, up to what
+        rounding is like on its device."""
+        where = {"device": "", "threads": 0, "workers": 0}
+        return self.model_copy(update={"train": self.train.model_copy(update=where)})
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump())

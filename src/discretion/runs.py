@@ -9,7 +9,7 @@ import platform
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -212,7 +212,8 @@ def set_up(config: Config, dataset: Dataset, population: Population | None = Non
     """`key` is a secret of the run: with it, its name tells nothing of the data."""
     population, partition = divide(config, dataset, population)
     clients = _local_clients(config, dataset, partition)
-    content = hashlib.blake2b(config.to_toml().encode() + population.to_csv().encode(), key=key)
+    said = config.deciding().to_toml() + str(clients.device) + population.to_csv()
+    content = hashlib.blake2b(said.encode(), key=key)
     arrays = (partition.index, partition.start, dataset.train.inputs, dataset.train.labels, clients.initial())
     for array in arrays:
         content.update(np.ascontiguousarray(array).data)
@@ -241,6 +242,7 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> Task:
         "python": platform.python_version(),
         "data": dataset.name,
         "source": dataset.source,
+        "device": str(task.clients.device),
         "randomness": certificate.noise,
     }
     folder.path.parent.mkdir(parents=True, exist_ok=True)
@@ -282,8 +284,11 @@ def execute(
     task: Task | None = None,
     on_round: Callable[[Progress], None] | None = None,
     profile: Profile | None = None,
+    overrides: Sequence[str] = (),
 ) -> None:
     """Do the rounds that are left of a prepared run. Resuming is nothing else than doing this again.
+
+    A run keeps its settings; `overrides` are for those that say where and how fast it is done.
 
     The order of writing is history, model, ledger: after a crash at any point the model on disk says
     which rounds are done, later lines of history are dropped and earlier reservations committed.
@@ -292,7 +297,7 @@ def execute(
     with _alone(folder):
         if folder.model.exists():
             return
-        config = read(folder.config)
+        config = read(folder.config, overrides)
         plan = Plan.from_json(folder.plan.read_text(encoding="utf-8"))
         certificate = Certificate.from_json(folder.certificate.read_text(encoding="utf-8"))
         population = Population.from_csv(folder.population)
@@ -301,8 +306,8 @@ def execute(
         name = json.loads(folder.about.read_text(encoding="utf-8"))["id"]
         if task.name != name:
             raise InputError(
-                f"{folder.path} was made from other settings, clients, data or model code than are there "
-                "now, and a run keeps its own: put them back, or start a new run"
+                f"{folder.path} was made from other settings, clients, data, device or model code than are "
+                "there now, and a run keeps its own: put them back, or start a new run"
             )
         with Ledger(folder.ledger(config), population, config.rule) as ledger:
             _execute(folder, config, plan, certificate, ledger, task, on_round, profile or Profile())
@@ -354,16 +359,26 @@ def _local_clients(config: Config, dataset: Dataset, partition: Partition) -> "L
     except ModuleNotFoundError:
         raise InputError("training needs PyTorch: pip install 'discretion[torch]'") from None
 
+    from discretion.clients.devices import cores
     from discretion.clients.local import LocalClients
-    from discretion.clients.training import LocalTraining
+    from discretion.clients.training import LocalTraining, Schedule
     from discretion.tasks import models
 
-    torch.set_num_threads(config.train.threads or os.cpu_count() or 1)
-    weights = int(stream(config.seed, Purpose.WEIGHTS).integers(2**31))
     how = config.train
-    rates = (how.learning_rate, how.momentum, how.weight_decay, how.decay)
-    local = LocalTraining(how.epochs, how.batch_size, *rates)
-    return LocalClients(dataset, partition, models.build(config.model.name, dataset, weights), local)
+    torch.set_num_threads(how.threads or cores())
+    weights = int(stream(config.seed, Purpose.WEIGHTS).integers(2**31))
+    local = LocalTraining(
+        how.epochs,
+        how.batch_size,
+        how.learning_rate,
+        how.momentum,
+        how.weight_decay,
+        Schedule.parse(how.schedule),
+        how.steps,
+        how.order,
+    )
+    model = models.build(config.model.name, dataset, weights)
+    return LocalClients(dataset, partition, model, local, device=how.device, workers=how.workers)
 
 
 def _write_checkpoint(folder: RunFolder, state: State) -> None:

@@ -51,6 +51,7 @@ class Order:
     clients: Ints  # (k,) their numbers in the population; one may be asked several times
     turn: Ints  # (k,) which time of this round it is, from 0
     noisy: NoisySteps | None = None
+    rounds: int | None = None  # of the whole plan, for who plans its learning rate by it
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,8 @@ def next_state(
             lambda i: source(Purpose.STEPS, int(asked[i]), int(turn[i])),
         )
     key = int(source(Purpose.BATCHES).words(1)[0])
-    updates = profile.each("train", clients.updates(Order(number, key, state.model, asked, turn, noisy)))
+    order = Order(number, key, state.model, asked, turn, noisy, plan.rounds)
+    updates = profile.each("train", clients.updates(order))
     count = np.zeros(len(phase.rate))
     count[asked] = counts
     with profile("noise"):

@@ -72,7 +72,7 @@ class NoisyTraining:
                 total = records.clipped_sum(model.astype(np.float32), *self._batch(drawn), clip, noisy.layers)
                 slope = noisy_sum(total, std, source) / expected + self._local.weight_decay * model
                 velocity = self._local.momentum * velocity + slope
-                model -= self._local.rate(order.round) * velocity
+                model -= self._local.rate(order.round, order.rounds) * velocity
         finally:
             self._idle.put(records)
         return (model - order.model).astype(np.float32)

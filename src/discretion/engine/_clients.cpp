@@ -5,6 +5,7 @@
 #include <system_error>
 #include <thread>
 
+#include "_scores.hpp"
 #include "_worker.hpp"
 
 extern "C" {

@@ -35,6 +35,17 @@ class Worker {
     portion.resize(batch * 4);
   }
 
+  void be(float* model) { begin(model); }
+
+  // (n, classes) the logits of the records from first to last, of the model that this was told to be.
+  void score(Int first, Int last, float* all) {
+    records = 0;
+    for (Int record = first; record < last; record++) take(record);
+    forward();
+    for (Int n = 0; n < records; n++)
+      std::copy_n(&logits[n * net.wide_classes], net.classes, all + (first + n) * net.classes);
+  }
+
   void train(Int client) {
     float* row = job.updates + client * job.size;
     std::memcpy(row, job.model, job.size * sizeof(float));

@@ -9,7 +9,7 @@ from discretion.report.groups import Group, class_name, title
 from discretion.report.reading import Run
 
 # runs of one experiment may differ in these: they change nothing that the setting says
-ASIDE = frozenset({"seed", "ledger", "train.threads"})
+ASIDE = frozenset({"seed", "ledger", "train.device", "train.threads", "train.workers"})
 OPTIONS = "plan.options."
 SECTIONS = ("data", "population", "model")
 

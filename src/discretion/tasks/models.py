@@ -215,10 +215,12 @@ def unflatten(vector: npt.NDArray[np.float32] | Tensor, module: nn.Module) -> di
     """Views of a vector (d,), or of a stack of them (..., d), as the module's trainable parameters.
 
     The result is what torch.func.functional_call takes; from a stack (K, d), after vmap. An array
-    that may not be written to is copied first, since torch has no read-only tensors.
+    that may not be written to is copied first, since torch has no read-only tensors; it goes to where
+    the module is.
     """
     if isinstance(vector, np.ndarray):
         vector = torch.from_numpy(vector if vector.flags.writeable else vector.copy())
+        vector = vector.to(next(module.parameters()).device)
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
     lengths = [p.numel() for p in trainable.values()]
     if vector.shape[-1:] != (sum(lengths),) or vector.dtype != torch.float32:
