@@ -146,10 +146,10 @@ def train(
                 yield state
             if number <= state.round:
                 ledger.commit(run, number)
-    profile = profile or Profile()
+    profile, kept = profile or Profile(), None
     while state.round < plan.rounds:
         with profile("ledger"):
-            willing = ledger.reserve(run, state.round + 1)
+            willing = ledger.reserve(run, state.round + 1, kept)
         state = next_state(
             plan,
             clients,
@@ -162,9 +162,8 @@ def train(
             profile=profile,
         )
         yield state
-        with profile("ledger"):
-            ledger.commit(run, state.round)
-    ledger.finish(run)
+        kept = state.round
+    ledger.finish(run, kept)
 
 
 def _fingerprint(seed: int | None) -> str:
