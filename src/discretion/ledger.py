@@ -87,8 +87,8 @@ class Ledger:
         A client whose budget was lowered takes part in no round that would pass what is left, by either rule.
         A plan that protects nobody needs to be accepted aloud, and what it costs is infinite: whoever has a
         finite budget takes part in nothing that costs anything afterwards.
-        What is on record survives a loss of power from the moment a call returns. Processes that share a ledger
-        run on one machine: they share memory beside the file. Where none has it open, it is one file.
+        What is on record when a call returns survives a loss of power. Processes that share a ledger run on
+        one machine, as they share memory beside the file. Where none has it open, it is one file.
         All runs of a ledger protect the same unit under the same adjacency, from the same adversary.
         Who took part in a round is not recorded: the coins are secret. Who refused is: budgets are not.
     """
@@ -357,8 +357,8 @@ class Ledger:
     def reserve(self, run: str, round_: int, kept: int | None = None) -> Mask:
         """Put the round on record as spent by all but those who refuse; (N,) who takes part if asked.
 
-        A round reserved before a crash may be reserved again: the same clients refuse. `kept` is a round whose
-        release is durable: it is committed at the same time.
+        A round reserved before a crash may be reserved again: the same clients refuse. `kept` is a round
+        whose release is durable: it is committed at the same time.
         """
         with self._transaction():
             if kept is not None:
