@@ -45,7 +45,7 @@ def finite_and_factor(change: Matrix, clip: Floats, layers: Sequence[slice]) -> 
     """
     with np.errstate(over="ignore", invalid="ignore"):
         norm = np.sqrt(np.stack([_squares(change[:, columns]) for columns in layers], axis=1))
-    finite = np.isfinite(norm).all(axis=1)
+    finite: NDArray[np.bool_] = np.asarray(np.isfinite(norm).all(axis=1))
     if not finite.all():  # zero times infinity is not zero
         change = np.where(finite[:, None], change, np.float32(0))
     return change, factors(norm, clip)

@@ -33,7 +33,9 @@ def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [
+            item if type(item) is float and -math.inf < item < math.inf else _finite(item) for item in value
+        ]
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 

@@ -132,7 +132,9 @@ def train(
         )
     if certificate.population != ledger.population.digest():
         raise PlanError("this certificate is of another population than the ledger's: certify again")
-    ledger.admit(run, plan, _fingerprint(seed), accept_no_privacy)
+    profile = profile or Profile()
+    with profile("admit"):
+        ledger.admit(run, plan, _fingerprint(seed), accept_no_privacy)
     on_record = ledger.states(run)
     if not state.round <= len(on_record) <= state.round + 1:
         raise LedgerError(
@@ -146,7 +148,7 @@ def train(
                 yield state
             if number <= state.round:
                 ledger.commit(run, number)
-    profile, kept = profile or Profile(), None
+    kept: int | None = None
     while state.round < plan.rounds:
         with profile("ledger"):
             willing = ledger.reserve(run, state.round + 1, kept)
@@ -163,7 +165,8 @@ def train(
         )
         yield state
         kept = state.round
-    ledger.finish(run, kept)
+    with profile("ledger"):
+        ledger.finish(run, kept)
 
 
 def _fingerprint(seed: int | None) -> str:
