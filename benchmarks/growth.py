@@ -1,11 +1,11 @@
 """What the engine costs beside training, how much memory a run takes, and how both grow.
 
-overhead: a run of 6,000 clients of ten pictures, 120 a round, five steps each (A_small), through its run folder
-with ledger and checkpoints; milliseconds of each part of a round. memory: the same with 10^5 clients, and how
-far the process grows beyond its data. round: clients trained a second with 10^2 to 10^4 of them in a round.
-population: 10^3 to 10^6 clients in three classes of budgets, a thousand drawn a round; seconds of what is done
-once (population, plan, certificate, files, ledger, report) and of a round. Each row is a process of its own;
-medians over --repeats.
+overhead: a run of 6,000 clients of ten pictures, 120 a round, five steps each (A_small), through its run
+folder with ledger and checkpoints; milliseconds of each part of a round. memory: the same with 10^5 clients,
+and how far the process grows beyond its data. round: clients trained a second with 10^2 to 10^4 of them in a
+round. population: 10^3 to 10^6 clients in three classes of budgets, a thousand drawn a round; seconds of what
+is done once (population, plan, certificate, files, ledger, report) and of a round. Each column is a process
+of its own; medians over --repeats.
 
 Run: python benchmarks/growth.py [overhead memory round population] [--json]
 """
@@ -67,7 +67,7 @@ def pictures(clients: int) -> object:
     rng = np.random.default_rng(0)
 
     def split(count: int) -> Split:
-        inputs = np.frombuffer(rng.bytes(count * 784), np.uint8).reshape(count, 1, 28, 28)
+        inputs = rng.integers(0, 256, (count, 1, 28, 28), np.uint8)
         return Split(inputs, rng.integers(0, 10, count))
 
     return Dataset("made", split(10 * clients), split(1000), 10, "image", "made", mean=0.5, std=0.3)
