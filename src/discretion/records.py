@@ -23,6 +23,8 @@ def dump(record: dict[str, Any]) -> str:
 
 
 def _dump(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_dump(key)}: {_dump(item)}" for key, item in value.items()) + "}"
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except ValueError:  # not finite: few columns are, and to look at each number first takes longest
