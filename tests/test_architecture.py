@@ -12,7 +12,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "discretion"
 # who may import whom, by first part of the module's name within the package
 ALLOWED = {
     "errors": set(),
-    "population": {"errors"},
+    "kinds": set(),
+    "population": {"errors", "kinds"},
     "streams": set(),
     "budgets": {"errors", "population"},
     "steps": {"errors", "population"},
@@ -24,10 +25,10 @@ ALLOWED = {
     "combine": {"errors", "population"},
     "plan": {"errors", "population", "steps", "phase", "grid", "records", "pick", "combine"},
     "treatment": {"plan", "population"},
-    "accounting": {"errors", "population", "steps", "phase", "plan", "records"},
+    "accounting": {"errors", "kinds", "population", "steps", "phase", "plan", "records"},
     "problems": {"errors", "population", "steps", "accounting"},
     "methods": {
-        *("errors", "population", "steps", "phase", "pick", "combine", "plan"),
+        *("errors", "kinds", "population", "steps", "phase", "pick", "combine", "plan"),
         *("accounting", "problems", "streams"),
     },
     "accounts": {"errors", "population", "steps", "plan"},

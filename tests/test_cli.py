@@ -145,6 +145,13 @@ def test_init_then_run_then_report(discretion: Cli, small_config: Path, tmp_path
     assert run.model.exists() and run.report.exists()
     assert "rounds = 3" in run.config.read_text()
     assert "report.html" in done.err.replace("\n", "")
+    timed = discretion("run", str(small_config), "--out", "two", "-c", "plan.rounds=2", "--profile", "--json")
+    profile = json.loads(timed.out)["profile"]
+    assert profile["rounds"] == 2 and {"select", "train", "clip", "noise", "ledger"} <= set(
+        profile["seconds"]
+    )
+    timed = discretion("run", str(small_config), "--out", "six", "-c", "plan.rounds=2", "--profile")
+    assert "evaluate" in timed.err and "the time without evaluation" in " ".join(timed.err.split())
     checked = discretion("check", "runs/one")
     assert checked.code == 0 and "yes" in checked.out
     assert discretion("run", "runs/one", "--resume", "--json").code == 0

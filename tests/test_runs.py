@@ -108,7 +108,7 @@ POINTS = [
     ("runs._append", "before"),
     ("runs._append", "after"),
     ("runs._write_checkpoint", "after"),
-    ("ledger.Ledger.commit", "after"),
+    ("ledger.Ledger._commit", "after"),
     ("ledger.Ledger.finish", "before"),
 ]
 

@@ -253,7 +253,7 @@ def run(
     folder = RunFolder(target if target.is_dir() else out or Path("runs") / target.stem)
     wanted = {"device": device, "threads": threads, "workers": workers}
     where = [f"train.{name}={value}" for name, value in wanted.items() if value is not None]
-    task = None
+    task, profile = None, Profile()
     if not (resume and folder.about.exists()):
         if target.is_dir():
             raise InputError(f"{target} is a folder: give a config.toml, or --resume to go on with a run")
@@ -264,11 +264,11 @@ def run(
     if folder.model.exists():
         terminal.say(f"{folder.path} is finished already.")
     else:
-        profile = Profile()
         _train(folder, task, json_, profile, where)
-        if show_profile:
-            terminal.show_profile(profile.seconds)
-    _compare([folder.path], folder.report if write_report else None, None, json_)
+        if show_profile and not json_:
+            terminal.show_profile(profile)
+    extra = {"profile": profile.to_record()} if show_profile else None
+    _compare([folder.path], folder.report if write_report else None, None, json_, extra)
 
 
 def _train(
@@ -424,14 +424,22 @@ def _show(made: Plan, clients: Population, certificate: Certificate, as_json: bo
         terminal.out.print(terminal.statement(certificate))
 
 
-def _compare(folders: list[Path], out: Path | None, title: str | None, as_json: bool) -> None:
+def _compare(
+    folders: list[Path],
+    out: Path | None,
+    title: str | None,
+    as_json: bool,
+    extra: dict[str, Any] | None = None,
+) -> None:
+    """`extra` is said in JSON, too."""
     from discretion.report import summarise, write
 
     rows = summarise(folders)
     if out:
         write(folders, out, title)
     if as_json:
-        terminal.print_json({"report": str(out) if out else None, "methods": [vars(row) for row in rows]})
+        report = str(out) if out else None
+        terminal.print_json({"report": report, "methods": [vars(row) for row in rows], **(extra or {})})
         return
     terminal.out.print(terminal.comparison_table(rows))
     if out:

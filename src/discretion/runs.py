@@ -337,18 +337,20 @@ def _execute(
         accept_no_privacy=config.train.accept_no_privacy,
         profile=profile,
     )
-    for state in rounds:
-        record: dict[str, Any] = {"round": state.round}
-        if state.round == plan.rounds or state.round % config.train.evaluate_every == 0:
-            with profile("evaluate"):
-                quality = task.clients.evaluate(state.model)
-            record |= {"accuracy": quality.accuracy, "loss": quality.loss}
-        with profile("write"):
-            _append(folder.history, json.dumps(record) + "\n")
-            _write_checkpoint(folder, state)
-        if on_round:
-            spent = certificate.spending.share(state.round)
-            on_round(Progress(state.round, plan.rounds, record.get("accuracy"), spent))
+    with profile("other"):
+        for state in rounds:
+            record: dict[str, Any] = {"round": state.round}
+            if state.round == plan.rounds or state.round % config.train.evaluate_every == 0:
+                with profile("evaluate"):
+                    quality = task.clients.evaluate(state.model)
+                record |= {"accuracy": quality.accuracy, "loss": quality.loss}
+            with profile("write"):
+                _append(folder.history, json.dumps(record) + "\n")
+                _write_checkpoint(folder, state)
+            profile.rounds += 1
+            if on_round:
+                spent = certificate.spending.share(state.round)
+                on_round(Progress(state.round, plan.rounds, record.get("accuracy"), spent))
     _write_safely(folder.model, safetensors.numpy.save(task.clients.named(state.model)))
     folder.checkpoint.unlink(missing_ok=True)
 

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
+from rich.table import Table
 
 from discretion.accounting import Certificate
 from discretion.accounting.papers import RUNS, Comparison
@@ -19,6 +19,7 @@ from discretion.errors import LedgerError, nearest
 from discretion.ledger import Ledger
 from discretion.plan import ADVERSARIES, Adversary, Plan
 from discretion.population import Floats, Population
+from discretion.profile import OVERHEAD, PARTS, Profile
 from discretion.records import dump
 from discretion.report import Summary, statements
 from discretion.tasks.datasets import Entry
@@ -236,12 +237,24 @@ def _rounded_down(value: float) -> str:
     return "∞" if math.isinf(value) else f"{math.floor(value * 1e4) / 1e4:.4f}"
 
 
-def show_profile(seconds: dict[str, float]) -> None:
+def show_profile(profile: Profile) -> None:
     """Where the time of the rounds went, on the side of the messages."""
-    total = sum(seconds.values()) or 1.0
-    table = Table("part", Column("seconds", justify="right"), Column("share", justify="right"))
-    for part, took in sorted(seconds.items(), key=lambda item: -item[1]):
-        table.add_row(part, f"{took:.2f}", f"{took / total:.1%}")
+    record = profile.to_record()
+    total, rounds = record["total"] or 1.0, record["rounds"] or 1
+    table = Table(
+        title=f"where the time of {record['rounds']} rounds went",
+        caption=f"{', '.join(OVERHEAD)}: {record['overhead']:.1%} of the time without evaluation",
+    )
+    table.add_column("part")
+    table.add_column("what", style="dim")
+    for heading in ("seconds", "ms a round", "share"):
+        table.add_column(heading, justify="right")
+    for part, took in [*record["seconds"].items(), ("all", total)]:
+        if part == "all":
+            table.add_section()
+        table.add_row(
+            part, PARTS.get(part, ""), f"{took:.2f}", f"{1000 * took / rounds:.2f}", f"{took / total:.1%}"
+        )
     err.print(table)
 
 

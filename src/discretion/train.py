@@ -133,7 +133,9 @@ def train(
         )
     if certificate.population != ledger.population.digest():
         raise PlanError("this certificate is of another population than the ledger's: certify again")
-    ledger.admit(run, plan, _fingerprint(seed), accept_no_privacy)
+    profile = profile or Profile()
+    with profile("admit"):
+        ledger.admit(run, plan, _fingerprint(seed), accept_no_privacy)
     on_record = ledger.states(run)
     if not state.round <= len(on_record) <= state.round + 1:
         raise LedgerError(
@@ -147,10 +149,10 @@ def train(
                 yield state
             if number <= state.round:
                 ledger.commit(run, number)
-    profile = profile or Profile()
+    kept: int | None = None
     while state.round < plan.rounds:
         with profile("ledger"):
-            willing = ledger.reserve(run, state.round + 1)
+            willing = ledger.reserve(run, state.round + 1, kept)
         state = next_state(
             plan,
             clients,
@@ -163,9 +165,9 @@ def train(
             profile=profile,
         )
         yield state
-        with profile("ledger"):
-            ledger.commit(run, state.round)
-    ledger.finish(run)
+        kept = state.round
+    with profile("ledger"):
+        ledger.finish(run, kept)
 
 
 def _fingerprint(seed: int | None) -> str:
