@@ -261,16 +261,26 @@ def _tensors(split: Split) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(split.inputs), torch.from_numpy(split.labels)
 
 
-def _stack(model: nn.Module, dataset: Dataset) -> engine.Stack | None:
+def _stack(model: nn.Module, dataset: Dataset) -> engine.Stack | engine.Sequence | None:
     """The model as compiled code trains it on this data; None: only torch can."""
     inputs, labels = dataset.train.inputs, dataset.train.labels
-    wanted = {"image": "uint8", "tabular": "float32"}.get(dataset.kind)
-    if inputs.dtype.name != wanted:
+    wanted = {"image": ("uint8",), "tabular": ("float32",), "text": ("uint8", "int64")}[dataset.kind]
+    if inputs.dtype.name not in wanted:
         return None
-    stack = engine.stack_of(model, inputs.shape[1:])
+    if dataset.kind == "text":
+        stack = _sequence(model, inputs)
+    else:
+        stack = engine.stack_of(model, inputs.shape[1:])
     if stack is None or labels.min(initial=0) < 0 or labels.max(initial=0) >= stack.classes:
         return None
     return stack
+
+
+def _sequence(model: nn.Module, inputs: np.ndarray) -> engine.Sequence | None:
+    sequence = engine.sequence_of(model, inputs.shape[1]) if inputs.ndim == 2 else None
+    if sequence is None or inputs.min(initial=0) < 0 or inputs.max(initial=0) >= sequence.tokens:
+        return None  # torch says what is wrong with such a token
+    return sequence
 
 
 def _stacked(each: list[Parameters]) -> Parameters:

@@ -1,6 +1,7 @@
-"""Local training of many clients in compiled code, for models that are plain stacks of layers."""
+"""Local training of many clients in compiled code, for models whose layers are all known."""
 
 from discretion.engine.compiled import Batches, Records, available, train
+from discretion.engine.sequence import Sequence, sequence_of
 from discretion.engine.stack import Stack, stack_of
 
-__all__ = ["Batches", "Records", "Stack", "available", "stack_of", "train"]
+__all__ = ["Batches", "Records", "Sequence", "Stack", "available", "sequence_of", "stack_of", "train"]

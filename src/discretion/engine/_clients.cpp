@@ -5,7 +5,38 @@
 #include <system_error>
 #include <thread>
 
+#include "_sequence.hpp"
 #include "_worker.hpp"
+
+namespace {
+
+// Clients go to whichever thread is free.
+template <typename One, typename Model, typename Make>
+int share(const Job* job, const Make& make) {
+  try {
+    const Model model = make();
+    std::vector<One> workers;
+    workers.reserve(job->threads);
+    for (Int t = 0; t < std::min(job->threads, job->clients); t++) workers.emplace_back(*job, model);
+    std::atomic<Int> next{0};
+    auto work = [&](One& worker) {
+      for (Int client; (client = next++) < job->clients;) worker.train(client);
+    };
+    std::vector<std::thread> threads;
+    threads.reserve(workers.size());
+    try {
+      for (size_t t = 1; t < workers.size(); t++) threads.emplace_back(work, std::ref(workers[t]));
+    } catch (const std::system_error&) {  // fewer threads do the same work
+    }
+    if (!workers.empty()) work(workers[0]);
+    for (std::thread& thread : threads) thread.join();
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -24,26 +55,11 @@ int usable() {
 
 // 0 if done, 1 if there is not enough memory.
 int train(const Job* job) {
-  try {
-    const Net net(*job);
-    std::vector<Worker> workers;
-    workers.reserve(job->threads);
-    for (Int t = 0; t < std::min(job->threads, job->clients); t++) workers.emplace_back(*job, net);
-    std::atomic<Int> next{0};
-    auto work = [&](Worker& worker) {
-      for (Int client; (client = next++) < job->clients;) worker.train(client);
-    };
-    std::vector<std::thread> threads;
-    threads.reserve(workers.size());
-    try {
-      for (size_t t = 1; t < workers.size(); t++) threads.emplace_back(work, std::ref(workers[t]));
-    } catch (const std::system_error&) {  // fewer threads do the same work
-    }
-    if (!workers.empty()) work(workers[0]);
-    for (std::thread& thread : threads) thread.join();
-    return 0;
-  } catch (const std::bad_alloc&) {
-    return 1;
-  }
+  return share<Worker, Net>(job, [&] { return Net(*job); });
+}
+
+// The same for models that read text.
+int train_text(const Job* job, const Text* text) {
+  return share<Reader, Text>(job, [&] { return *text; });
 }
 }
