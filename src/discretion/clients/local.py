@@ -267,10 +267,8 @@ def _stack(model: nn.Module, dataset: Dataset) -> engine.Stack | engine.Sequence
     wanted = {"image": ("uint8",), "tabular": ("float32",), "text": ("uint8", "int64")}[dataset.kind]
     if inputs.dtype.name not in wanted:
         return None
-    if dataset.kind == "text":
-        stack = _sequence(model, inputs)
-    else:
-        stack = engine.stack_of(model, inputs.shape[1:])
+    text = dataset.kind == "text"
+    stack = _sequence(model, inputs) if text else engine.stack_of(model, inputs.shape[1:])
     if stack is None or labels.min(initial=0) < 0 or labels.max(initial=0) >= stack.classes:
         return None
     return stack

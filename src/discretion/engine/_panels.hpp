@@ -22,7 +22,7 @@ constexpr int W = 8;
 constexpr int ROWS = 6, ACROSS = 4;
 #endif
 constexpr int PANEL = 2 * W;
-constexpr Int ROW_BLOCK = 240, SLOPE_BLOCK = 160;  // rows that stay in the second cache meanwhile
+constexpr Int ROW_BLOCK = 240, DEPTH_BLOCK = 256, SLOPE_BLOCK = 160;  // what stays in the nearer caches
 
 typedef float Wide __attribute__((vector_size(4 * W)));
 typedef uint32_t WideBits __attribute__((vector_size(4 * W)));
@@ -97,21 +97,30 @@ inline void product_tile(const float* a, Int pitch, Int depth, const float* b, c
     for (int v = 0; v < 2; v++) store(c + r * PANEL + v * W, s[r][v]);
 }
 
+template <From FROM>
+void product_part(const Matrix& a, Int from, const Matrix& b, Int first, Int depth, const float* bias,
+                  Matrix& c, Int to, Int rows) {
+  const Int tiles = (rows + ROWS - 1) / ROWS;
+  for (Int p = 0; p < c.count; p++)
+    for (Int t = 0, r = 0; t < tiles; t++) {
+      const Int count = rows * (t + 1) / tiles - r;
+      as_constant<ROWS>(count, [&](auto R) {
+        product_tile<R, FROM>(a.at(first / PANEL, from + r), a.pitch, depth, b.at(p, first),
+                              FROM == BIAS ? bias + p * PANEL : nullptr, c.at(p, to + r));
+      });
+      r += count;
+    }
+}
+
 // c[to + r] = a[from + r] . b + what FROM says, for so many rows; a's columns are b's rows
 template <From FROM>
 void product(const Matrix& a, Int from, const Matrix& b, const float* bias, Matrix& c, Int to, Int rows) {
-  for (Int block = 0; block < rows; block += ROW_BLOCK) {
-    const Int here = std::min(ROW_BLOCK, rows - block), tiles = (here + ROWS - 1) / ROWS;
-    for (Int p = 0; p < c.count; p++)
-      for (Int t = 0, r = 0; t < tiles; t++) {
-        const Int count = here * (t + 1) / tiles - r;
-        as_constant<ROWS>(count, [&](auto R) {
-          product_tile<R, FROM>(a.at(0, from + block + r), a.pitch, b.rows, b.at(p, 0),
-                                FROM == BIAS ? bias + p * PANEL : nullptr, c.at(p, to + block + r));
-        });
-        r += count;
-      }
-  }
+  for (Int row = 0; row < rows; row += ROW_BLOCK)
+    for (Int first = 0; first < b.rows; first += DEPTH_BLOCK) {
+      const Int here = std::min(ROW_BLOCK, rows - row), depth = std::min(DEPTH_BLOCK, b.rows - first);
+      auto* part = first ? product_part<ITSELF> : product_part<FROM>;
+      part(a, from + row, b, first, depth, bias, c, to + row, here);
+    }
 }
 
 template <int R>

@@ -45,12 +45,12 @@ struct Parameter {
 
   void exchange(float* flat, bool in) {
     const Int ins = weight.rows, outs = weight.columns / wide * each;
-    for (Int o = 0; o < outs; o++)
-      for (Int i = 0; i < ins; i++) {
-        float& own = weight(i, o / each * wide + o % each);
-        float& torchs = flat[place + (rows ? i * outs + o : o * ins + i)];
-        (in ? own : torchs) = in ? torchs : own;
-      }
+    for (Int o = 0; o < outs; o++) {
+      float* own = &weight(0, o / each * wide + o % each);
+      float* torchs = flat + place + (rows ? o : o * ins);
+      for (Int i = 0; i < ins; i++, own += panels::PANEL, torchs += rows ? outs : 1)
+        (in ? *own : *torchs) = in ? *torchs : *own;
+    }
   }
 
   void begin(float* flat) {

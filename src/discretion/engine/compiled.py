@@ -84,9 +84,7 @@ def available() -> bool:
     return _library() is not None
 
 
-def train(
-    stack: Stack | Sequence, records: Records, batches: Batches, model: Vector, threads: int
-) -> Vector:
+def train(stack: Stack | Sequence, records: Records, batches: Batches, model: Vector, threads: int) -> Vector:
     """(k, d) how far local training moves the model, for each client.
 
     Guarantees:
@@ -158,7 +156,7 @@ def _require_fit(
 ) -> None:
     """The compiled code reads what it is told to read: a wrong shape or number must not get there."""
     if isinstance(stack, Sequence):
-        wrong = _wrong_text(stack, inputs, labels)
+        wrong = _wrong_text(stack, inputs, labels) | {"nothing to look up": lookup is not None}
     else:
         kind = np.float32 if lookup is None else np.uint8
         wrong = {

@@ -120,7 +120,10 @@ _PARTS = {
     ("ends", "0"): "outputs at the end",
     ("ends", "1"): "cells at the end",
     ("outputs at the end", "-1"): "last",
-    **{("steps", f"(slice(None, None, None), -1{rest})"): "last" for rest in ("", ", slice(None, None, None)")},
+    **{
+        ("steps", f"(slice(None, None, None), -1{rest})"): "last"
+        for rest in ("", ", slice(None, None, None)")
+    },
     ("steps", "(slice(None, None, None), -1, Ellipsis)"): "last",
 }
 
@@ -165,9 +168,9 @@ def _sequence(model: nn.Module, chain: list[nn.Module], window: int) -> Sequence
 def _recurrences(module: nn.Module, place: dict[int, int]) -> list[Recurrence] | None:
     if isinstance(module, _LSTMLayer):
         entering, again = module.input, module.recurrent
-        hidden = again.in_features
         if (type(entering), type(again)) != (nn.Linear, nn.Linear) or again.bias is not None:
             return None
+        hidden = again.in_features
         if {entering.out_features, again.out_features} != {4 * hidden}:
             return None
         places = (place[id(p)] for p in (entering.weight, again.weight))
