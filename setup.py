@@ -13,7 +13,7 @@ setup(
             ["src/discretion/engine/_clients.cpp"],
             depends=[
                 f"src/discretion/engine/_{name}.hpp"
-                for name in ("kernels", "net", "worker", "panels", "sequence")
+                for name in ("kernels", "net", "worker", "panels", "cells", "sequence")
             ],
             # no -ffast-math: an update that is not finite must stay so, and be dropped
             extra_compile_args=[

@@ -10,7 +10,7 @@
 
 namespace {
 
-// Clients go to whichever thread is free.
+// Clients go to whichever thread is free, the last ones first: callers put those with most records there.
 template <typename One, typename Model, typename Make>
 int share(const Job* job, const Make& make) {
   try {
@@ -18,9 +18,9 @@ int share(const Job* job, const Make& make) {
     std::vector<One> workers;
     workers.reserve(job->threads);
     for (Int t = 0; t < std::min(job->threads, job->clients); t++) workers.emplace_back(*job, model);
-    std::atomic<Int> next{0};
+    std::atomic<Int> left{job->clients};
     auto work = [&](One& worker) {
-      for (Int client; (client = next++) < job->clients;) worker.train(client);
+      for (Int client; (client = --left) >= 0;) worker.train(client);
     };
     std::vector<std::thread> threads;
     threads.reserve(workers.size());
@@ -43,6 +43,9 @@ extern "C" {
 // Whether this machine has the instructions that this file was compiled for.
 int usable() {
 #if defined(__x86_64__)
+#ifdef __AVX512F__
+  if (!__builtin_cpu_supports("avx512f")) return 0;
+#endif
 #ifdef __AVX512VL__
   if (!__builtin_cpu_supports("avx512vl")) return 0;
 #endif

@@ -177,10 +177,11 @@ def _require_fit(
 
 
 def _wrong_text(stack: Sequence, inputs: npt.NDArray[np.generic], labels: Ints) -> dict[str, bool]:
+    whole = inputs.dtype in (np.uint8, np.int64)
     return {
         f"windows of {stack.window} tokens": inputs.shape[1:] != (stack.window,),
-        "tokens as uint8 or int64": inputs.dtype not in (np.uint8, np.int64),
-        f"tokens from 0 to {stack.tokens - 1}": not _within(inputs, stack.tokens),
+        "tokens as uint8 or int64": not whole,
+        f"tokens from 0 to {stack.tokens - 1}": whole and not _within(inputs, stack.tokens),
         f"labels from 0 to {stack.classes - 1}": not _within(labels, stack.classes),
     }
 
