@@ -94,8 +94,9 @@ class LocalClients:
 
     def evaluate(self, model: Vector) -> Quality:
         """On the test records."""
-        if self._stack is not None and self._dataset.test.labels.max(initial=0) < self._stack.classes:
-            return compiled_quality(self._stack, _records(self._dataset, self._dataset.test), model)
+        stack = self._stack
+        if isinstance(stack, engine.Stack) and self._dataset.test.labels.max(initial=0) < stack.classes:
+            return compiled_quality(stack, _records(self._dataset, self._dataset.test), model)
         return self._evaluation.quality(model)
 
     def statistics(self, order: Order, reading: Reading) -> np.ndarray:
@@ -178,13 +179,21 @@ def _records(dataset: Dataset, split: Split) -> engine.Records:
     return engine.Records(np.ascontiguousarray(split.inputs), labels, lookup)
 
 
-def _stack(model: nn.Module, dataset: Dataset) -> engine.Stack | None:
+def _stack(model: nn.Module, dataset: Dataset) -> engine.Stack | engine.Sequence | None:
     """The model as compiled code trains it on this data; None: only torch can."""
     inputs, labels = dataset.train.inputs, dataset.train.labels
-    wanted = {"image": "uint8", "tabular": "float32"}.get(dataset.kind)
-    if inputs.dtype.name != wanted:
+    wanted = {"image": ("uint8",), "tabular": ("float32",), "text": ("uint8", "int64")}[dataset.kind]
+    if inputs.dtype.name not in wanted:
         return None
-    stack = engine.stack_of(model, inputs.shape[1:])
+    text = dataset.kind == "text"
+    stack = _sequence(model, inputs) if text else engine.stack_of(model, inputs.shape[1:])
     if stack is None or labels.min(initial=0) < 0 or labels.max(initial=0) >= stack.classes:
         return None
     return stack
+
+
+def _sequence(model: nn.Module, inputs: np.ndarray) -> engine.Sequence | None:
+    sequence = engine.sequence_of(model, inputs.shape[1]) if inputs.ndim == 2 else None
+    if sequence is None or inputs.min(initial=0) < 0 or inputs.max(initial=0) >= sequence.tokens:
+        return None  # torch says what is wrong with such a token
+    return sequence
