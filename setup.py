@@ -6,12 +6,14 @@ not used if instructions are missing.
 
 from setuptools import Extension, setup
 
+HEADERS = ("kernels", "net", "worker", "records")
+
 setup(
     ext_modules=[
         Extension(
             "discretion.engine._clients",
             ["src/discretion/engine/_clients.cpp"],
-            depends=[f"src/discretion/engine/_{name}.hpp" for name in ("kernels", "net", "worker")],
+            depends=[f"src/discretion/engine/_{name}.hpp" for name in HEADERS],
             # no -ffast-math: an update that is not finite must stay so, and be dropped
             extra_compile_args=[
                 *("-std=c++17", "-O3", "-march=native", "-pthread"),

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <new>
 
 #include "_net.hpp"
 
@@ -14,7 +15,20 @@ namespace {
 constexpr Int NEAR = 24 * 1024 / sizeof(float);  // floats that surely stay in the nearest cache
 constexpr Int FORWARD_BLOCK = 512, BACKWARD_BLOCK = 256;
 
-typedef std::vector<float> Floats;
+// Memory that starts where a vector may.
+template <typename T>
+struct Aligned {
+  typedef T value_type;
+  Aligned() = default;
+  template <typename U>
+  Aligned(const Aligned<U>&) {}
+  T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t(64))); }
+  void deallocate(T* p, size_t) { ::operator delete(p, std::align_val_t(64)); }
+  bool operator==(const Aligned&) const { return true; }
+  bool operator!=(const Aligned&) const { return false; }
+};
+
+typedef std::vector<float, Aligned<float>> Floats;
 
 struct Buffers {  // of one layer, in one thread
   Floats input, slope;  // (batch, size) and the loss's slope along it
@@ -72,14 +86,14 @@ class Worker {
         if (job.real[i]) take(job.records[i]);
       if (records == 0) continue;  // padding, for a client with fewer steps than others
       forward();
-      lose();
+      lose(float(records));
       backward(Sgd{job.rates[step], job.momentum, job.decay});
     }
     finish(row);
     for (Int i = 0; i < job.size; i++) row[i] -= job.model[i];
   }
 
- private:
+ protected:
   const Job& job;
   const Net& net;
   std::vector<Buffers> buffers;
@@ -99,11 +113,16 @@ class Worker {
   // Whatever the client before left, NaN in a margin included, is wiped.
   void begin(float* row) {
     std::fill(logits.begin(), logits.end(), 0.0f);
+    for (Buffers& b : buffers)
+      for (Floats* f : {&b.input, &b.velocity, &b.bias, &b.bias_velocity, &b.weight})
+        std::fill(f->begin(), f->end(), 0.0f);
+    enter(row);
+  }
+
+  void enter(float* row) {
     for (size_t l = 0; l < buffers.size(); l++) {
       const Layer& y = net.layers[l];
       Buffers& b = buffers[l];
-      for (Floats* f : {&b.input, &b.velocity, &b.bias, &b.bias_velocity, &b.weight})
-        std::fill(f->begin(), f->end(), 0.0f);
       if (y.is.bias) std::copy_n(row + y.bias, y.outs, b.bias.begin());
       b.moving = y.in_place ? row + y.weight : b.weight.data();
     }
@@ -286,15 +305,15 @@ class Worker {
       for (Int i = 0; i < records * outs; i++) out[i] = out[i] < 0 ? 0 : out[i];
   }
 
-  // Slopes of the mean cross-entropy of the batch.
-  void lose() {
+  // Slopes of the cross-entropy of each record, divided by `share`.
+  void lose(float share) {
     for (Int n = 0; n < records; n++) {
       const float* x = &logits[n * net.wide_classes];
       float* slope = &logit_slope[n * net.wide_classes];
       float most = x[0], total = 0;
       for (Int c = 1; c < net.classes; c++) most = x[c] > most ? x[c] : most;
       for (Int c = 0; c < net.classes; c++) total += slope[c] = std::exp(x[c] - most);
-      for (Int c = 0; c < net.classes; c++) slope[c] = (slope[c] / total - (c == label[n])) / float(records);
+      for (Int c = 0; c < net.classes; c++) slope[c] = (slope[c] / total - (c == label[n])) / share;
     }
   }
 
@@ -345,30 +364,40 @@ class Worker {
   void spatial_backward(size_t l, const Sgd& sgd) {
     const Layer& y = net.layers[l];
     Buffers& b = buffers[l];
-    const Int window = y.is.kernel[0] * y.wide_run;
-    std::fill(b.weight_slope.begin(), b.weight_slope.end(), 0.0f);
-    std::fill(b.bias_slope.begin(), b.bias_slope.end(), 0.0f);
+    spatial_slopes_start(l);
     const Int group = std::max<Int>(2, NEAR / y.size);  // neighbours in a list are of different records
     for (Int first = 0; first < records; first += group)
-      for (Int o = 0; o < y.outs; o++) {
-        Int count = gather(l, first, std::min(first + group, records), o);
-        const Entry* list = entries.data();
-        if (!y.weights) {
-          for (Int e = 0; l > 0 && e < count; e++) b.slope[list[e].at + o] += list[e].slope;
-          continue;
-        }
-        cover(y.is.kernel[0], y.wide_run / L, [&](auto R, auto V, Int row, Int vector) {
-          const Int at = row * y.pitch + vector * L, own = o * window + row * y.wide_run + vector * L;
-          weight_slopes<R, V>(list, count, b.input.data() + at, y.pitch, &b.weight_slope[own], y.wide_run);
-          if (l > 0)
-            input_slopes<R, V>(list, count, &b.weight[own], y.wide_run, b.slope.data() + at, y.pitch);
-        });
-      }
+      spatial_slopes(l, first, std::min(first + group, records));
     if (!y.weights) return;
     for (Int i = 0; i < y.outs * y.is.kernel[0]; i++)
       for (Int t = i * y.wide_run; t < i * y.wide_run + y.run; t++)
         move(sgd, b.weight[t], b.weight_slope[t], sgd.plain() ? b.weight_slope[t] : b.velocity[t]);
     for (Int o = 0; y.is.bias && o < y.outs; o++) move(sgd, b.bias[o], b.bias_slope[o], b.bias_velocity[o]);
+  }
+
+  void spatial_slopes_start(size_t l) {
+    for (Floats* f : {&buffers[l].weight_slope, &buffers[l].bias_slope}) std::fill(f->begin(), f->end(), 0.0f);
+  }
+
+  // Adds the slopes of weights and inputs, of the records from first to last.
+  void spatial_slopes(size_t l, Int first, Int last) {
+    const Layer& y = net.layers[l];
+    Buffers& b = buffers[l];
+    const Int window = y.is.kernel[0] * y.wide_run;
+    for (Int o = 0; o < y.outs; o++) {
+      Int count = gather(l, first, last, o);
+      const Entry* list = entries.data();
+      if (!y.weights) {
+        for (Int e = 0; l > 0 && e < count; e++) b.slope[list[e].at + o] += list[e].slope;
+        continue;
+      }
+      cover(y.is.kernel[0], y.wide_run / L, [&](auto R, auto V, Int row, Int vector) {
+        const Int at = row * y.pitch + vector * L, own = o * window + row * y.wide_run + vector * L;
+        weight_slopes<R, V>(list, count, b.input.data() + at, y.pitch, &b.weight_slope[own], y.wide_run);
+        if (l > 0)
+          input_slopes<R, V>(list, count, &b.weight[own], y.wide_run, b.slope.data() + at, y.pitch);
+      });
+    }
   }
 
   // The slopes of one channel that go further back, of the records from first to last.
