@@ -59,7 +59,7 @@ class LocalClients:
             np.ascontiguousarray(dataset.train.labels, np.int64),
             self._ready(torch.arange(256, dtype=torch.uint8)).numpy() if dataset.kind == "image" else None,
         )
-        self._noisy = NoisyTraining(model, partition, self._batch, local)
+        self._noisy = NoisyTraining(model, partition, self._batch, local, self._stack, self._records)
 
     @cached_property
     def _slopes(self) -> Records:

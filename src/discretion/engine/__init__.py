@@ -2,5 +2,6 @@
 
 from discretion.engine.compiled import Batches, Records, available, train
 from discretion.engine.stack import Stack, stack_of
+from discretion.engine.sums import MOST_RECORDS, Sums
 
-__all__ = ["Batches", "Records", "Stack", "available", "stack_of", "train"]
+__all__ = ["MOST_RECORDS", "Batches", "Records", "Stack", "Sums", "available", "stack_of", "train"]

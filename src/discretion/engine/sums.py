@@ -101,9 +101,7 @@ class Sums:
             len(layers) or 1,
             total.ctypes.data,
         )
-        done = self._library.add_clipped(
-            self._session, ctypes.byref(clipping), ctypes.c_int64(self._count)
-        )
+        done = self._library.add_clipped(self._session, ctypes.byref(clipping), ctypes.c_int64(self._count))
         if done == 1:
             raise MemoryError(f"no memory for {len(layers)} layers")
         if done == 2:
