@@ -160,7 +160,7 @@ class Clipper : Worker {
     }
     if (l == 0) return;
     float* to = b.slope.data();
-    product(slope, outs, 1, records, b.moving, y.size, y.outs, y.size,
+    product(slope, outs, 1, records, b.moving, y.size, y.outs, y.size, [](Int, Int) {},
             [=](Int n, Int f, Lanes v) { store(to + n * y.size + f, v); });
   }
 
@@ -248,19 +248,25 @@ class Clipper : Worker {
   void finish_linear(size_t l) {
     const Layer& y = net.layers[l];
     double* total = clipping->total + y.weight;
-    product(slope_of_output(l), 1, output_size(l), y.outs, buffers[l].input.data(), y.size, records, y.size,
-            [=](Int o, Int f, Lanes v) {
-              double* to = total + o * y.channels + f;
-              const Int most = std::min<Int>(L, y.channels - f);
-              for (Int k = 0; k < most; k++) to[k] += double(v[k]);
-            });
+    const Int row = y.channels;
+    product(
+        slope_of_output(l), 1, output_size(l), y.outs, buffers[l].input.data(), y.size, records, y.size,
+        [=](Int o, Int f) { __builtin_prefetch(total + o * row + f, 1); },  // far away, and soon needed
+        [=](Int o, Int f, Lanes v) {
+          double* to = total + o * row + f;
+          if (f + L <= row)
+            for (int k = 0; k < L; k++) to[k] += double(v[k]);
+          else
+            for (int k = 0; f + k < row; k++) to[k] += double(v[k]);
+        });
   }
 
-  // Calls use(m, f, lanes) with the sum over k of a(k, m) b(k, f), for `rows` of m and `floats` of f.
+  // Calls use(m, f, lanes) with the sum over k of a(k, m) b(k, f), for `rows` of m and `floats` of f; and a
+  // little before soon(m, f).
   // a: steps from one m and one k to the next. b: (count,) rows, `pitch` floats apart.
-  template <typename Use>
+  template <typename Soon, typename Use>
   void product(const float* a, Int step_m, Int step_k, Int rows, const float* b, Int pitch, Int count,
-               Int floats, const Use& use) {
+               Int floats, const Soon& soon, const Use& use) {
     float* to = left.data();
     for (Int m = 0; m < rows; m += DOWN)
       for (Int k = 0; k < count; k++)
@@ -271,6 +277,8 @@ class Clipper : Worker {
           for (int v = 0; v < V; v++) store(&right[(k * V + v) * L], load(b + k * pitch + f + v * L));
         for (Int m = 0; m < rows; m += DOWN)
           as_constant<DOWN>(std::min<Int>(DOWN, rows - m), [&](auto M) {
+            for (int i = 0; i < M; i++)
+              for (int v = 0; v < V; v++) soon(m + i, f + v * L);
             product_tile<M, V>(&left[m * count], right.data(), V * L, count,
                                [&](int i, int v, Lanes sum) { use(m + i, f + v * L, sum); });
           });

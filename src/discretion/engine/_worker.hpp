@@ -162,15 +162,24 @@ class Worker {
     const Layer& y = net.layers[0];
     const Int plane = y.height * y.width, from = record * y.channels * plane;
     float* x = buffers[0].input.data() + records * y.size;
-    Int step = y.is.linear ? 1 : y.channels;  // from a column to the next
-    for (Int c = 0; c < y.channels; c++)
-      for (Int r = 0; r < y.height; r++) {
-        Int at = y.is.linear ? c : (r + y.is.pad[0]) * y.pitch + y.is.pad[1] * y.channels + c;
-        const Int source = from + c * plane + r * y.width;
-        for (Int i = 0; i < y.width; i++)
-          x[at + i * step] = job.bytes ? job.lookup[job.bytes[source + i]] : job.floats[source + i];
-      }
+    if (y.is.linear) {
+      read(from, y.channels, x, 1);
+    } else {
+      for (Int c = 0; c < y.channels; c++)
+        for (Int r = 0; r < y.height; r++)
+          read(from + c * plane + r * y.width, y.width,
+               x + (r + y.is.pad[0]) * y.pitch + y.is.pad[1] * y.channels + c, y.channels);
+    }
     label[records++] = job.labels[record];
+  }
+
+  void read(Int from, Int count, float* to, Int step) const {
+    const uint8_t* bytes = job.bytes;
+    const float *lookup = job.lookup, *floats = job.floats;
+    if (bytes)
+      for (Int i = 0; i < count; i++) to[i * step] = lookup[bytes[from + i]];
+    else
+      for (Int i = 0; i < count; i++) to[i * step] = floats[from + i];
   }
 
   void forward() {
@@ -417,7 +426,10 @@ class Worker {
     }
     const Int count = list - entries.data();
     float total[4] = {};
-    for (Int e = 0; e < count; e++) total[e % 4] += entries[e].slope;
+    Int e = 0;
+    for (; e + 4 <= count; e += 4)
+      for (Int k = 0; k < 4; k++) total[k] += entries[e + k].slope;
+    for (Int k = 0; e + k < count; k++) total[k] += entries[e + k].slope;
     buffers[l].bias_slope[channel] += (total[0] + total[1]) + (total[2] + total[3]);
     return count;
   }
