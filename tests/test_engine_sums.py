@@ -245,6 +245,17 @@ def test_records_that_are_not_finite_count_as_zero_and_leave_nothing_behind(made
 
 
 @compiled_only
+def test_gradients_beyond_floating_point_count_as_zero_without_a_clip_too() -> None:
+    model = nn.Sequential(nn.Linear(3, 2, bias=False), nn.ReLU(), nn.Linear(2, CLASSES, bias=False))
+    start = np.concatenate([np.full(6, 1e-9), np.linspace(-1e9, 1e9, 8)]).astype(np.float32)
+    inputs = np.array([[1, 1, 1], [1e37, 1e37, 1e37]], np.float32)
+    sums = sums_of(model, (3,), Records(inputs, np.zeros(2, np.int64)))
+    alone = sums.clipped_sum(start, np.array([0]), np.inf, ())
+    assert alone.any()
+    np.testing.assert_allclose(sums.clipped_sum(start, np.array([0, 1]), np.inf, ()), alone, rtol=1e-6)
+
+
+@compiled_only
 def test_an_infinite_input_behind_which_all_is_dead_counts_as_zero() -> None:
     """Its slopes are zero, and zero times infinity is not finite."""
     model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, CLASSES))

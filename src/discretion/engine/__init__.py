@@ -1,4 +1,4 @@
-"""Local training of many clients in compiled code, for models that are plain stacks of layers."""
+"""Local training and sums of clipped gradients in compiled code, for models that are stacks of layers."""
 
 from discretion.engine.compiled import Batches, Records, available, train
 from discretion.engine.stack import Stack, stack_of

@@ -201,6 +201,7 @@ class Clipper : Worker {
       if (!std::isfinite(square[k])) return false;
       const double norm = std::sqrt(square[k]), most = bound * (1 - ROUNDING);
       const double wanted = norm > most ? most / norm : 1;
+      if (norm * wanted > FLT_MAX) return false;  // products that are not made could leave floating point
       const bool lossy = blur[k] > ROUNDING / 4 * bound || wanted < FLT_MIN;
       factor[k] = wanted < 1 && lossy ? 0.0f : float(wanted);
     }
