@@ -23,6 +23,13 @@ def layers_of(lengths: tuple[int, ...], size: int) -> list[slice]:
     return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
+def owners(lengths: Sequence[int], layers: Sequence[slice]) -> list[int] | None:
+    """The layer that each tensor of so many parameters is clipped with; None if one ends within a tensor."""
+    ends = np.cumsum(lengths)
+    owner: list[int] = np.searchsorted([part.stop for part in layers], ends).tolist()
+    return owner if {part.stop for part in layers} <= set(ends.tolist()) else None
+
+
 def factors(norm: Floats, clip: Floats) -> Floats:
     """(k, L) what to multiply layers of these norms by; all 0 where one of them is not finite.
 

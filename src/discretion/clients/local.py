@@ -61,7 +61,9 @@ class LocalClients:
         self._count = workers or devices.cores()
         self._workers: Workers | None = None
         self._records = _records(dataset, dataset.train)
-        self._noisy = NoisyTraining(self._model, partition, self._data.batch, local)
+        self._noisy = NoisyTraining(
+            self._model, partition, self._data.batch, local, self._stack, self._records
+        )
 
     @cached_property
     def _single(self) -> SingleTraining:

@@ -1,13 +1,13 @@
-// Local training of many clients: one client to a thread.
+// Local training of many clients, one client to a thread; and sums of the clipped gradients of records.
 #include <atomic>
 #include <functional>
 #include <new>
 #include <system_error>
 #include <thread>
 
+#include "_records.hpp"
 #include "_scores.hpp"
 #include "_sequence.hpp"
-#include "_worker.hpp"
 
 namespace {
 
@@ -66,4 +66,28 @@ int train(const Job* job) {
 int train_text(const Job* job, const Text* text) {
   return share<Reader, Text>(job, [&] { return *text; });
 }
+
+// What sums of one model and its records need, kept between calls; null if there is not enough memory.
+// The job's records must stay where they are; its batch is the most that are taken together.
+void* open_sums(const Job* job) {
+  try {
+    return new Session(*job);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+// Adds to the total. 0 if done, 1 if there is not enough memory, 2 if there is no such record.
+int add_clipped(void* session, const Clipping* clipping, Int known) {
+  for (Int i = 0; i < clipping->count; i++)
+    if (clipping->records[i] < 0 || clipping->records[i] >= known) return 2;
+  try {
+    static_cast<Session*>(session)->clipper.add(*clipping);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+void close_sums(void* session) { delete static_cast<Session*>(session); }
 }

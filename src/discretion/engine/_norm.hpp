@@ -9,8 +9,6 @@
 
 namespace {
 
-typedef std::vector<float> Floats;
-
 // slopes of T neighbours in a row of the window and V vectors of channels += window times slope, over pixels
 template <int T, int V>
 void dense_weight_slopes(const Int* start, Int pixels, const float* x, const float* slope, Int wide,

@@ -9,12 +9,13 @@
 
 extern "C" {
 
-// Into (count, classes) the job's updates: the logits of its records from 0 to `count`, `batch` at a time.
+// Into (count, classes) the job's updates: the logits of its records from 0 to `count`, at most `batch` at a time.
 // 0 if done, 1 if there is not enough memory.
 int score(const Job* job, Int count) {
   try {
     const Net net(*job);
-    const Int batches = (count + job->batch - 1) / job->batch;
+    const Int batch = std::min(job->batch, records_at_once(net));
+    const Int batches = (count + batch - 1) / batch;
     std::vector<Worker> workers;
     workers.reserve(job->threads);
     for (Int t = 0; t < std::min(job->threads, batches); t++) workers.emplace_back(*job, net);
@@ -23,7 +24,7 @@ int score(const Job* job, Int count) {
     auto work = [&](size_t t) {
       workers[t].be(models[t].data());
       for (Int i; (i = next++) < batches;)
-        workers[t].score(i * job->batch, std::min((i + 1) * job->batch, count), job->updates);
+        workers[t].score(i * batch, std::min((i + 1) * batch, count), job->updates);
     };
     std::vector<std::thread> threads;
     threads.reserve(workers.size());

@@ -60,7 +60,7 @@ class Worker {
           if (job.real[i]) take(job.records[i]);
         opens = slice == 0, closes = slice + 1 == slices;
         forward();
-        lose();
+        lose(float(of));
         backward(Sgd{job.rates[step], job.momentum, job.decay});
       }
     }
@@ -68,7 +68,7 @@ class Worker {
     for (Int i = 0; i < job.size; i++) row[i] -= job.model[i];
   }
 
- private:
+ protected:
   const Job& job;
   const Net& net;
   std::vector<Buffers> buffers;
@@ -90,11 +90,16 @@ class Worker {
   // Whatever the client before left, NaN in a margin included, is wiped.
   void begin(float* row) {
     std::fill(logits.begin(), logits.end(), 0.0f);
+    for (Buffers& b : buffers)
+      for (Floats* f : {&b.input, &b.velocity, &b.bias, &b.bias_velocity, &b.weight})
+        std::fill(f->begin(), f->end(), 0.0f);
+    enter(row);
+  }
+
+  void enter(float* row) {
     for (size_t l = 0; l < buffers.size(); l++) {
       const Layer& y = net.layers[l];
       Buffers& b = buffers[l];
-      for (Floats* f : {&b.input, &b.velocity, &b.bias, &b.bias_velocity, &b.weight})
-        std::fill(f->begin(), f->end(), 0.0f);
       if (y.is.bias) std::copy_n(row + y.bias, y.outs, b.bias.begin());
       if (y.is.groups) b.norm.begin(y, row);
       b.moving = y.in_place ? row + y.weight : b.weight.data();
@@ -137,15 +142,24 @@ class Worker {
     const Layer& y = net.layers[0];
     const Int plane = y.height * y.width, from = record * y.channels * plane;
     float* x = buffers[0].input.data() + records * y.size;
-    Int step = y.is.linear ? 1 : y.channels;  // from a column to the next
-    for (Int c = 0; c < y.channels; c++)
-      for (Int r = 0; r < y.height; r++) {
-        Int at = y.is.linear ? c : (r + y.is.pad[0]) * y.pitch + y.is.pad[1] * y.channels + c;
-        const Int source = from + c * plane + r * y.width;
-        for (Int i = 0; i < y.width; i++)
-          x[at + i * step] = job.bytes ? job.lookup[job.bytes[source + i]] : job.floats[source + i];
-      }
+    if (y.is.linear) {
+      read(from, y.channels, x, 1);
+    } else {
+      for (Int c = 0; c < y.channels; c++)
+        for (Int r = 0; r < y.height; r++)
+          read(from + c * plane + r * y.width, y.width,
+               x + (r + y.is.pad[0]) * y.pitch + y.is.pad[1] * y.channels + c, y.channels);
+    }
     label[records++] = job.labels[record];
+  }
+
+  void read(Int from, Int count, float* to, Int step) const {
+    const uint8_t* bytes = job.bytes;
+    const float *lookup = job.lookup, *floats = job.floats;
+    if (bytes)
+      for (Int i = 0; i < count; i++) to[i * step] = lookup[bytes[from + i]];
+    else
+      for (Int i = 0; i < count; i++) to[i * step] = floats[from + i];
   }
 
   // Functions that must not be inlined: in one large one, the compiler keeps less in registers.
@@ -268,15 +282,15 @@ class Worker {
       for (Int i = 0; i < records * outs; i++) out[i] = out[i] < 0 ? 0 : out[i];
   }
 
-  // Slopes of the mean cross-entropy of the batch.
-  void lose() {
+  // Slopes of the cross-entropy of each record, divided by `share`.
+  void lose(float share) {
     for (Int n = 0; n < records; n++) {
       const float* x = &logits[n * net.wide_classes];
       float* slope = &logit_slope[n * net.wide_classes];
       float most = x[0], total = 0;
       for (Int c = 1; c < net.classes; c++) most = x[c] > most ? x[c] : most;
       for (Int c = 0; c < net.classes; c++) total += slope[c] = std::exp(x[c] - most);
-      for (Int c = 0; c < net.classes; c++) slope[c] = (slope[c] / total - (c == label[n])) / float(of);
+      for (Int c = 0; c < net.classes; c++) slope[c] = (slope[c] / total - (c == label[n])) / share;
     }
   }
 
@@ -345,25 +359,10 @@ class Worker {
 
   [[gnu::noinline]] void spatial_backward(size_t l) {
     const Layer& y = net.layers[l];
-    Buffers& b = buffers[l];
     if (y.is.groups || y.is.average) return dense_backward(l);
-    const Int window = y.is.kernel[0] * y.wide_run;
     const Int group = records_together(y);  // neighbours in a list are of different records
     for (Int first = 0; first < records; first += group)
-      for (Int o = 0; o < y.outs; o++) {
-        Int count = gather(l, first, std::min(first + group, records), o);
-        const Entry* list = entries.data();
-        if (!y.weights) {
-          for (Int e = 0; l > 0 && e < count; e++) b.slope[list[e].at + o] += list[e].slope;
-          continue;
-        }
-        cover(y.is.kernel[0], y.wide_run / L, [&](auto R, auto V, Int row, Int vector) {
-          const Int at = row * y.pitch + vector * L, own = o * window + row * y.wide_run + vector * L;
-          weight_slopes<R, V>(list, count, b.input.data() + at, y.pitch, &b.weight_slope[own], y.wide_run);
-          if (l > 0)
-            input_slopes<R, V>(list, count, &b.weight[own], y.wide_run, b.slope.data() + at, y.pitch);
-        });
-      }
+      spatial_slopes(l, first, std::min(first + group, records));
   }
 
   [[gnu::noinline]] void dense_backward(size_t l) {
@@ -378,6 +377,31 @@ class Worker {
         b.norm.backward(y, n, winner, slopes, x, b.weight.data(), dx, b.bias_slope.data());
       else if (dx)
         average_slopes(y, output(l) + n * output_size(l), slopes, dx);
+    }
+  }
+
+  void spatial_slopes_start(size_t l) {
+    for (Floats* f : {&buffers[l].weight_slope, &buffers[l].bias_slope}) std::fill(f->begin(), f->end(), 0.0f);
+  }
+
+  // Adds the slopes of weights and inputs, of the records from first to last.
+  void spatial_slopes(size_t l, Int first, Int last) {
+    const Layer& y = net.layers[l];
+    Buffers& b = buffers[l];
+    const Int window = y.is.kernel[0] * y.wide_run;
+    for (Int o = 0; o < y.outs; o++) {
+      Int count = gather(l, first, last, o);
+      const Entry* list = entries.data();
+      if (!y.weights) {
+        for (Int e = 0; l > 0 && e < count; e++) b.slope[list[e].at + o] += list[e].slope;
+        continue;
+      }
+      cover(y.is.kernel[0], y.wide_run / L, [&](auto R, auto V, Int row, Int vector) {
+        const Int at = row * y.pitch + vector * L, own = o * window + row * y.wide_run + vector * L;
+        weight_slopes<R, V>(list, count, b.input.data() + at, y.pitch, &b.weight_slope[own], y.wide_run);
+        if (l > 0)
+          input_slopes<R, V>(list, count, &b.weight[own], y.wide_run, b.slope.data() + at, y.pitch);
+      });
     }
   }
 
@@ -398,7 +422,10 @@ class Worker {
     }
     const Int count = list - entries.data();
     float total[4] = {};
-    for (Int e = 0; e < count; e++) total[e % 4] += entries[e].slope;
+    Int e = 0;
+    for (; e + 4 <= count; e += 4)
+      for (Int k = 0; k < 4; k++) total[k] += entries[e + k].slope;
+    for (Int k = 0; e + k < count; k++) total[k] += entries[e + k].slope;
     buffers[l].bias_slope[channel] += (total[0] + total[1]) + (total[2] + total[3]);
     return count;
   }

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from discretion.clip import ROUNDING, add_layers, factors, finite_and_factor, layers_of
+from discretion.clip import ROUNDING, add_layers, factors, finite_and_factor, layers_of, owners
 from discretion.engine.known import TRAINED, Mixed, known
 from discretion.engine.layers import Call, Gradients, Rows, gradients, least_dimensions
 from discretion.population import Floats
@@ -54,7 +54,7 @@ class Records:
             shorten it, counts as zero.
         """
         slices = layers_of(layers, self._size)
-        owner = self._owners(slices)
+        owner = owners(self._lengths, slices)
         precise = torch.get_float32_matmul_precision() == "highest"  # else torch may round to bfloat16
         if self._fast is not None and owner is not None and precise:
             try:
@@ -66,12 +66,6 @@ class Records:
             change, factor = finite_and_factor(part, np.full(len(part), clip), slices)
             add_layers(total, np.ones(len(part)), change, factor, slices)
         return total
-
-    def _owners(self, layers: list[slice]) -> list[int] | None:
-        """The layer that each tensor of parameters is clipped with; None if a layer ends within a tensor."""
-        ends = np.cumsum(self._lengths)
-        owner = np.searchsorted([part.stop for part in layers], ends)
-        return owner.tolist() if {part.stop for part in layers} <= set(ends.tolist()) else None
 
     def gradients(
         self, parameters: Vector, inputs: Tensor, labels: Tensor
