@@ -3,7 +3,7 @@
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,15 +68,16 @@ def key(row: Row, accounting: Accounting) -> str:
     return f"{row.name}-paper" if accounting == "paper" else row.name
 
 
-def cells(experiment: Experiment, chosen: Chosen, seeds: int) -> list[Cell]:
+def cells(experiment: Experiment, chosen: Chosen, seeds: int, skip_untuned: bool = False) -> list[Cell]:
     """Every cell, seed by seed, so that an interrupted experiment has whole seeds first."""
-    several = len(experiment.variations) > 1
     made = []
     for seed in range(seeds):
         for variation in experiment.variations:
             for row in experiment.rows_of(variation):
                 for accounting in row.accounting:
-                    parts = [key(row, accounting), slug(variation.name) if several else "", f"{seed}"]
+                    if skip_untuned and variation.tuned and key(row, accounting) not in chosen:
+                        continue
+                    parts = [key(row, accounting), slug(variation.name), f"{seed}"]
                     name = "-".join(part for part in parts if part)
                     setting = _setting(experiment, row, accounting, variation, seed, chosen)
                     config = make(setting, experiment.overrides, f"{experiment.name}, cell {name}")
@@ -185,3 +186,9 @@ def read_result(out: Path, cell: Cell) -> Result | None:
         return None
     result = parse(path.read_text(encoding="utf-8"), Result, "result")
     return result if result.digest == cell.digest else None
+
+
+def finished(cells: Sequence[Cell], out: Path) -> dict[str, Result]:
+    """By name: the results that are there."""
+    found = {cell.name: read_result(out, cell) for cell in cells}
+    return {name: result for name, result in found.items() if result is not None}

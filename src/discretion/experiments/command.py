@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import TaskID
 from rich.table import Table
 
 from discretion import terminal
 from discretion.errors import DiscretionError
 from discretion.experiments import tables
-from discretion.experiments.cells import cells
+from discretion.experiments.cells import cells, finished
 from discretion.experiments.obtaining import with_data
 from discretion.experiments.reading import Experiment, read, shipped
 from discretion.experiments.running import Running, run
@@ -36,7 +37,7 @@ def demo(
 
     Goes on where it stopped if it is interrupted. Example: `discretion demo --out runs/demo --workers 2`
     """
-    _perform(read("demo", change or []), None, out, workers, json_)
+    _perform(read("demo", change or []), ([], []), None, out, workers, json_)
 
 
 def experiment(
@@ -60,12 +61,13 @@ def experiment(
     """
     if name is None:
         return _list(json_)
-    made = read(name, change or [], quick).only(only or [], variation or [])
+    made = read(name, change or [], quick)
     folder = out or Path("runs" if made.about.keep_runs else "results") / made.name
+    wanted, workers = (only or [], variation or []), jobs or os.cpu_count() or 1
     if not tuning:
-        return _perform(made, seeds, folder, jobs or os.cpu_count() or 1, json_)
+        return _perform(made, wanted, seeds, folder, workers, json_)
     with _progress(json_) as show:
-        best = tune(made, folder, jobs or os.cpu_count() or 1, _command(), show)
+        best = tune(made.only(*wanted), folder, workers, _command(), show)
     if json_:
         terminal.print_json({"tuned": str(folder / "tuned.json"), "chosen": best})
     else:
@@ -90,23 +92,35 @@ def _list(as_json: bool) -> None:
     terminal.out.print(table)
 
 
-def _perform(made: Experiment, seeds: int | None, out: Path, jobs: int, as_json: bool) -> None:
-    made = with_data(made, terminal.say)
+def _perform(
+    whole: Experiment,
+    wanted: tuple[list[str], list[str]],
+    seeds: int | None,
+    out: Path,
+    jobs: int,
+    as_json: bool,
+) -> None:
+    """Run the wanted rows and variations; the files are about all that is finished of the whole."""
+    whole = with_data(whole, terminal.say)
+    part = whole.only(*wanted)
     if not as_json:
-        terminal.say(made.about.title)
-    todo = cells(made, chosen(made, out), seeds or made.about.seeds)
+        terminal.say(whole.about.title)
+    values, count = chosen(whole, out), seeds or whole.about.seeds
+    todo = cells(part, values, count)
     with _progress(as_json) as show:
-        outcome = run(todo, out, jobs, made.about.keep_runs, show)
-    table = write(made, todo, outcome, out, _command())
-    if made.about.keep_runs and not outcome.failures:
+        outcome = run(todo, out, jobs, whole.about.keep_runs, show)
+    every = cells(whole, values, max(count, whole.about.seeds), skip_untuned=True)
+    write(whole, every, finished(every, out), outcome.failures, out, _command())
+    table = tables.lines(todo, outcome.results)
+    if whole.about.keep_runs and not outcome.failures:
         folders = [out / cell.name for cell in todo]
-        terminal.compare_runs(folders, out / "report.html", made.about.title, as_json)
+        terminal.compare_runs(folders, out / "report.html", whole.about.title, as_json)
     elif as_json:
         terminal.print_json(
             {"folder": str(out), "lines": tables.records(table), "failures": outcome.failures}
         )
     else:
-        _show(made, table)
+        _show(part, table)
         terminal.say(f"Wrote {out / 'table.md'}, table.json, cells.csv and figures beside it.")
     if outcome.failures:
         lines = "\n  ".join(f"{name}: {reason}" for name, reason in outcome.failures.items())
@@ -117,12 +131,12 @@ def _show(made: Experiment, lines: Sequence[tables.Line]) -> None:
     several = len(made.variations) > 1
     for heading, mine in tables.parts(lines).items():
         table = Table(title=heading or None, title_justify="left")
-        for name in [*(["variation"] if several else []), "method"]:
-            table.add_column(name, overflow="fold")
+        table.add_column("method", overflow="fold")
         for name in tables.HEADINGS:
-            table.add_column(name, justify="right", overflow="fold")
+            table.add_column(name, justify="right", min_width=len(name.split()[0]))
         for line in mine:
-            table.add_row(*([line.variation] if several else []), line.label, *tables.columns(line))
+            label = f"{line.label}\n[dim]{escape(line.variation)}[/]" if several else line.label
+            table.add_row(label, *tables.columns(line))
         terminal.out.print(table)
     for sentence in (EXPLAINED, *statements(made)):
         terminal.out.print(f"[dim]{sentence}[/]")

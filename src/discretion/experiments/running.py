@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +11,7 @@ from discretion.accounting import Certificate
 from discretion.accounting.certify import Spending
 from discretion.errors import ConfigError
 from discretion.experiments.cells import Cell, Result, measure, read_result, write_result
+from discretion.experiments.worker import start
 from discretion.runs import RunFolder, read_history
 
 POLL_SECONDS = 0.2
@@ -107,17 +106,15 @@ class _Process:
         self.cell, self.folder = cell, RunFolder(out / cell.name)
         self.settings, self.errors = (out / "cells" / f"{cell.name}.{end}" for end in ("toml", "log"))
         self.settings.parent.mkdir(parents=True, exist_ok=True)
-        self.settings.write_text(cell.config.to_toml(), encoding="utf-8")
+        self.settings.write_text(cell.config.anchored().to_toml(), encoding="utf-8")
+        self.errors.touch()
         self.begin = time.monotonic()
         self.spending: Spending | None = None
-        command = [sys.executable, "-m", "discretion", "run", str(self.settings), "--out"]
-        command += [str(self.folder.path), "--resume", "--no-report", "--json"]
-        with self.errors.open("wb") as errors:
-            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        self.process = start(self.settings, self.folder.path, self.errors)
 
     @property
     def ended(self) -> bool:
-        return self.process.poll() is not None
+        return self.process.exitcode is not None
 
     def look(self) -> Running:
         total = self.cell.config.plan.rounds
@@ -136,7 +133,7 @@ class _Process:
     def reason(self) -> str:
         """Of a failure: what the process said last, which is JSON if it was on purpose."""
         said = self.errors.read_text(encoding="utf-8", errors="replace").strip()
-        last = said.splitlines()[-1] if said else f"ended with code {self.process.returncode}"
+        last = said.splitlines()[-1] if said else f"ended with code {self.process.exitcode}"
         try:
             return str(json.loads(last)["error"])
         except (ValueError, TypeError, KeyError):
@@ -144,13 +141,13 @@ class _Process:
 
     def stop(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.join()
 
 
 def _collect(process: _Process, out: Path, keep_runs: bool, outcome: Outcome) -> Running:
     """The result of a process that ended, or why there is none; the log of a failure stays."""
     cell = process.cell
-    if process.process.returncode != 0:
+    if process.process.exitcode != 0:
         outcome.failures[cell.name] = process.reason
         return Running(cell.name, 0, cell.config.plan.rounds, None, None, True, True)
     result = measure(cell, process.folder, time.monotonic() - process.begin)

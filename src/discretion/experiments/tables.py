@@ -111,7 +111,7 @@ HEADINGS = (
     "spent / budget",
     "tight mode",
     "spent / budget",
-    "seconds",
+    "s",
 )
 
 

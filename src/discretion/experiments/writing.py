@@ -8,7 +8,6 @@ from discretion import __version__
 from discretion.experiments.cells import Cell, Result, now, slug
 from discretion.experiments.drawing import Curve, draw
 from discretion.experiments.reading import Experiment
-from discretion.experiments.running import Outcome
 from discretion.experiments.tables import HEADINGS, Line, cells_csv, columns, lines, parts, records
 from discretion.files import write_safely
 from discretion.records import dump
@@ -16,9 +15,9 @@ from discretion.records import dump
 EXPLAINED = (
     "Accuracy in per cent on the test records after the last round, mean ± standard deviation over seeds. "
     "Spent / budget: the largest over clients of the true epsilon over the epsilon allowed, by PLD (for a "
-    "fixed number of clients without replacement, for which PLD bounds from below only, an upper bound); "
+    "fixed number of clients without replacement an upper bound, because PLD bounds that from below only); "
     "above 1 a promise is broken, and what is spent of which budget follows. Paper mode: noise by the "
-    "paper's own formula. Tight mode: as much as the budgets need. Seconds: of one run, on one core."
+    "paper's own formula. Tight mode: as much as the budgets need. s: seconds that a run took, on one core."
 )
 FOOTING = (
     "All rows share model, data, partition and weights (by seed), local training, rounds and expected "
@@ -44,31 +43,35 @@ def statements(experiment: Experiment) -> list[str]:
 
 
 def write(
-    experiment: Experiment, cells: Sequence[Cell], outcome: Outcome, out: Path, command: str
-) -> list[Line]:
-    """Write all files from the results there are, and return the table."""
-    made, table = now(), lines(cells, outcome.results)
+    experiment: Experiment,
+    cells: Sequence[Cell],
+    results: Mapping[str, Result],
+    failures: Mapping[str, str],
+    out: Path,
+    command: str,
+) -> None:
+    """Write all files from the results there are; `command` is the last one that added to them."""
+    table = [line for line in lines(cells, results) if line.paper or line.tight]
     about: dict[str, Any] = {
         "experiment": experiment.name,
         "title": experiment.about.title,
         "paper": experiment.about.paper,
-        "made": made,
+        "made": now(),
         "command": command,
         "discretion": __version__,
         "cells": len(cells),
-        "finished": len(outcome.results),
+        "finished": len(results),
         "differences": list(experiment.about.differences),
         "statements": statements(experiment),
-        "failures": outcome.failures,
+        "failures": dict(failures),
     }
     out.mkdir(parents=True, exist_ok=True)
-    figures = _figures(cells, outcome.results)
+    figures = _figures(cells, results)
     for name, drawing in figures.items():
         write_safely(out / name, drawing.encode())
-    write_safely(out / "cells.csv", cells_csv(cells, outcome.results).encode())
+    write_safely(out / "cells.csv", cells_csv(cells, results).encode())
     write_safely(out / "table.json", dump({**about, "lines": records(table)}).encode())
     write_safely(out / "table.md", _markdown(experiment, about, table, list(figures)).encode())
-    return table
 
 
 def _figures(cells: Sequence[Cell], results: Mapping[str, Result]) -> dict[str, str]:
