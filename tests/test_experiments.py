@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from discretion.errors import ConfigError, DataError, DiscretionError
@@ -14,7 +15,7 @@ from discretion.experiments.reading import Experiment, merged, read, shipped
 from discretion.experiments.running import Running, run
 from discretion.experiments.tables import cells_csv, columns, lines
 from discretion.experiments.tuning import chosen, trials, tune
-from discretion.tasks import datasets
+from discretion.tasks import datasets, models
 
 SMALL = """
 [experiment]
@@ -362,3 +363,12 @@ def test_failures_end_with_an_error_after_everything_is_written(tmp_path: Path) 
             json_=True,
         )
     assert "quantile" in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_the_model_of_selection_has_the_layers_that_are_printed() -> None:
+    images = np.zeros((4, 1, 28, 28), dtype=np.uint8)
+    split = datasets.Split(images, np.zeros(4, dtype=np.int64))
+    blank = datasets.Dataset("blank", split, split, 10, "image", "made", mean=0.3, std=0.3)
+    model = models.build("discretion.experiments.models:selection_cnn", blank, 0)
+    shapes = [tuple(weight.shape[:2]) for weight in model.parameters() if weight.ndim > 1]
+    assert shapes == [(16, 1), (32, 16), (512, 1568), (32, 512), (10, 32)]

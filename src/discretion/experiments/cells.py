@@ -105,8 +105,7 @@ def _setting(
         if key(row, accounting) not in chosen:
             raise ConfigError(
                 f"{experiment.name}: variation {variation.name} needs tuned values for "
-                f"{key(row, accounting)}, and there are none: run discretion experiment "
-                f"{experiment.name} --tune first, or choose others with --variation"
+                f"{key(row, accounting)}, and there are none: run it with --tune first"
             )
         setting = merged(setting, nested(chosen[key(row, accounting)]))
     setting = merged(setting, experiment.last or {})

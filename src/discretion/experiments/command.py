@@ -106,7 +106,10 @@ def _perform(
     if not as_json:
         terminal.say(whole.about.title)
     values, count = chosen(whole, out), seeds or whole.about.seeds
-    todo = cells(part, values, count)
+    todo = cells(part, values, count, skip_untuned=not wanted[1])
+    left_out = {one.name for one in part.variations if one.tuned} - {cell.variation.name for cell in todo}
+    if left_out and not as_json:
+        terminal.say(f"Left out until --tune was run: {', '.join(sorted(left_out))}")
     with _progress(as_json) as show:
         outcome = run(todo, out, jobs, whole.about.keep_runs, show)
     every = cells(whole, values, max(count, whole.about.seeds), skip_untuned=True)
