@@ -110,10 +110,14 @@ def _perform(
     left_out = {one.name for one in part.variations if one.tuned} - {cell.variation.name for cell in todo}
     if left_out and not as_json:
         terminal.say(f"Left out until --tune was run: {', '.join(sorted(left_out))}")
-    with _progress(as_json) as show:
-        outcome = run(todo, out, jobs, whole.about.keep_runs, show)
     every = cells(whole, values, max(count, whole.about.seeds), skip_untuned=True)
-    write(whole, every, finished(every, out), outcome.failures, out, _command())
+    failures: dict[str, str] = {}
+    try:
+        with _progress(as_json) as show:
+            outcome = run(todo, out, jobs, whole.about.keep_runs, show)
+        failures = outcome.failures
+    finally:  # an interrupt leaves a table of what is there
+        write(whole, every, finished(every, out), failures, out, _command())
     table = tables.lines(todo, outcome.results)
     if whole.about.keep_runs and not outcome.failures:
         folders = [out / cell.name for cell in todo]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from discretion import config
 from discretion.errors import DiscretionError
-from discretion.runs import RunFolder, execute, load_data, prepare
+from discretion.runs import Progress, RunFolder, execute, load_data, prepare
 
 with contextlib.suppress(ImportError):  # said in words when it is needed
     import discretion.clients.local  # noqa: F401
@@ -34,7 +34,14 @@ def _work(settings: Path, path: Path, log: Path) -> None:
         if not folder.about.exists():
             wanted = config.read(settings)
             task = prepare(wanted, folder, load_data(wanted))
-        execute(folder, task)
+        execute(folder, task, _go_on)
     except (DiscretionError, OSError) as problem:
         print(json.dumps({"error": str(problem)}), file=sys.stderr)
+        sys.exit(1)
+
+
+def _go_on(_: Progress) -> None:
+    """After each round: nobody waits for the result any more if the experiment was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
         sys.exit(1)
