@@ -20,8 +20,9 @@ EXPLAINED = (
     "paper's own formula. Tight mode: as much as the budgets need. s: seconds that a run took, on one core."
 )
 FOOTING = (
-    "All rows share model, data, partition and weights (by seed), local training, rounds and expected "
-    "participation; a row sets the options of its method and nothing else."
+    "All rows share model, data, partition and weights (by seed), local training, rounds and the rate of "
+    "participation that is asked for, which a method may spread over clients and rounds or not use up. Unless "
+    "tuned, a row sets the options of its method and nothing else."
 )
 
 
