@@ -21,8 +21,8 @@ EXPLAINED = (
 )
 FOOTING = (
     "All rows share model, data, partition and weights (by seed), local training, rounds and the rate of "
-    "participation that is asked for, which a method may spread over clients and rounds or not use up. Unless "
-    "tuned, a row sets the options of its method and nothing else."
+    "participation that is asked for, which a method may spread over clients and rounds or not use up. "
+    "Unless tuned, a row sets the options of its method and nothing else."
 )
 
 
