@@ -36,6 +36,7 @@ ALLOWED = {
     "discrete": {"errors", "population", "streams"},
     "noise": {"discrete", "errors", "population", "streams"},
     "profile": set(),
+    "files": set(),
     "train": {
         *("errors", "population", "profile", "phase", "plan", "accounting", "ledger"),
         *("clip", "discrete", "grid", "noise", "pick", "streams"),
@@ -47,7 +48,8 @@ ALLOWED = {
 }
 # what people use: it may import everything, and nothing above imports it
 OUTERMOST = {
-    *("__init__", "__main__", "catalogue", "cli", "experiments", "plots", "report", "runs", "terminal"),
+    *("__init__", "__main__", "catalogue", "cli", "experiments", "options", "plots", "report", "runs"),
+    "terminal",
 }
 
 

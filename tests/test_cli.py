@@ -58,6 +58,7 @@ def test_every_command_explains_itself(discretion: Cli) -> None:
     assert done.code == 0
     for command in (
         "demo",
+        "experiment",
         "init",
         "population",
         "plan",
@@ -368,7 +369,7 @@ def test_an_interrupt_says_what_is_kept(discretion: Cli, monkeypatch: pytest.Mon
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.experiments, "read_study", interrupted)
+    monkeypatch.setattr(cli.command, "read", interrupted)
     done = discretion("demo")
     assert done.code == 130 and "What is done is kept" in done.err
 

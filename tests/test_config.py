@@ -1,6 +1,5 @@
 """config.toml: what is wrong is said all at once, with the nearest right name."""
 
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -98,16 +97,3 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     broken.write_text("[plan\nrounds = 3")
     with pytest.raises(ConfigError, match="not valid TOML"):
         config.read(broken)
-
-
-def test_the_demo_setting_is_valid() -> None:
-    from discretion.experiments import demo_text
-
-    record = tomllib.loads(demo_text())
-    record.pop("study")
-    fallback = record.pop("fallback")
-    config.make(record)
-    fallback.pop("title")
-    for section, settings in fallback.items():
-        record[section].update(settings)
-    assert config.make(record).data.name == "digits"

@@ -2,15 +2,17 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from discretion import __version__, budgets, catalogue, config, experiments, terminal
+from discretion import __version__, budgets, catalogue, config, terminal
 from discretion.accounting import Accountant, Certificate, Pld, Reference, Renyi, certify
 from discretion.errors import DiscretionError, InputError
+from discretion.experiments import command
 from discretion.ledger import Ledger
-from discretion.methods import METHODS, Details, explain, find
+from discretion.methods import Details, explain
+from discretion.options import Json, Override
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.profile import Profile
@@ -28,11 +30,6 @@ app = typer.Typer(
     "Exit codes: 0 done, 2 bad input, 3 a budget would be overspent, 4 a ledger said no, 1 other.",
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Override = Annotated[
-    list[str] | None,
-    typer.Option("-c", "--set", metavar="KEY=VALUE", help="Change a setting: -c plan.rounds=50"),
-]
 INTERRUPTED = 130  # the exit code after Ctrl-C
 DEFAULTS = config.PlanConfig()
 ACCOUNTANTS: dict[str, Accountant] = {"pld": Pld(), "dp-accounting": Reference(), "renyi": Renyi()}
@@ -53,36 +50,8 @@ def options(
     pass
 
 
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
-    workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 2,
-    change: Override = None,
-    json_: Json = False,
-) -> None:
-    """Compare three methods on real data under unequal budgets, and write a report.
-
-    Goes on where it stopped if it is interrupted. Example: `discretion demo --out runs/demo --workers 2`
-    """
-    study = experiments.read_study(experiments.demo_text(), change or [], terminal.say)
-    if not json_:
-        terminal.say(study.title)
-    _study(study, out, workers, json_)
-
-
-def _study(study: experiments.Study, out: Path, workers: int, as_json: bool) -> None:
-    with terminal.bars(as_json) as progress:
-        tasks: dict[str, Any] = {}
-
-        def show(runs: list[experiments.Running]) -> None:
-            for run in runs:
-                if run.name not in tasks:
-                    tasks[run.name] = terminal.bar(progress, run.name, run.total)
-                note = terminal.progress_note(run.accuracy, run.spent)
-                progress.update(tasks[run.name], completed=run.rounds, note=note)
-
-        folders = experiments.run_study(study, out, workers, show)
-    _compare([folder.path for folder in folders], out / "report.html", study.title, as_json)
+app.command()(command.demo)
+app.command()(command.experiment)
 
 
 @app.command()
@@ -175,7 +144,7 @@ def plan(
     if out:
         terminal.say(f"Wrote {out}. Next: discretion check {out} {people}")
     if plot_out:
-        terminal.say(f"Wrote {plot_out}. {_how_to_open(plot_out)}")
+        terminal.say(f"Wrote {plot_out}. {terminal.how_to_open(plot_out)}")
 
 
 def _draw(made: Plan, clients: Population, certificate: Certificate, details: Details, out: Path) -> None:
@@ -268,7 +237,7 @@ def run(
         if show_profile and not json_:
             terminal.show_profile(profile)
     extra = {"profile": profile.to_record()} if show_profile else None
-    _compare([folder.path], folder.report if write_report else None, None, json_, extra)
+    terminal.compare_runs([folder.path], folder.report if write_report else None, None, json_, extra)
 
 
 def _train(
@@ -300,7 +269,7 @@ def compare(
 
     Example: `discretion compare runs/demo --out comparison.html`
     """
-    _compare(_runs_in(runs), out, None, json_)
+    terminal.compare_runs(_runs_in(runs), out, None, json_)
 
 
 @app.command()
@@ -320,7 +289,7 @@ def report(
     if json_:
         terminal.print_json({"report": str(path)})
     else:
-        terminal.say(f"Wrote {path}. {_how_to_open(path)}")
+        terminal.say(f"Wrote {path}. {terminal.how_to_open(path)}")
 
 
 @app.command()
@@ -352,53 +321,8 @@ def ledger(
             terminal.show_ledger(record, opened.population)
 
 
-@app.command()
-def methods(
-    name: Annotated[str | None, typer.Argument(help="Explain this one.")] = None,
-    json_: Json = False,
-) -> None:
-    """List the methods, or explain one.
-
-    Examples: `discretion methods`, `discretion methods NAME --json`
-    """
-    chosen = [find(name)] if name else list(METHODS.values())
-    if json_:
-        terminal.print_json({"methods": [catalogue.method_record(method) for method in chosen]})
-    elif name:
-        terminal.out.print(catalogue.method_text(chosen[0]))
-    else:
-        terminal.out.print(catalogue.methods_list(chosen))
-
-
-@app.command()
-def data(
-    name: Annotated[str | None, typer.Argument(help="Get this one now.")] = None,
-    json_: Json = False,
-) -> None:
-    """List the data sets, or get one and check it.
-
-    Examples: `discretion data`, `discretion data fashion-mnist`. Your own table is a CSV file with the
-    columns label, perhaps client, and numbers: `-c data.name=csv -c data.path=table.csv`
-    """
-    from discretion.tasks import datasets, fetch
-
-    if name is None:
-        entries = datasets.names()
-        if json_:
-            terminal.print_json({"data": [vars(entry) for entry in entries]})
-        else:
-            terminal.out.print(terminal.data_table(entries))
-            terminal.say(f"Kept in {fetch.cache_folder()}. Get one with: discretion data NAME")
-        return
-    found = datasets.load(name, report=terminal.say)
-    sizes = {"train": len(found.train.labels), "test": len(found.test.labels)}
-    if json_:
-        terminal.print_json({"name": name, "source": found.source, "classes": found.classes, **sizes})
-    else:
-        terminal.out.print(
-            f"{name}: {sizes['train']:,} training and {sizes['test']:,} test records, "
-            f"{found.classes} classes, from {found.source}"
-        )
+app.command()(catalogue.methods)
+app.command()(catalogue.data)
 
 
 def _show_papers(as_json: bool) -> None:
@@ -422,33 +346,6 @@ def _show(made: Plan, clients: Population, certificate: Certificate, as_json: bo
         if table := terminal.adversaries_table(clients, certificate):
             terminal.out.print(table)
         terminal.out.print(terminal.statement(certificate))
-
-
-def _compare(
-    folders: list[Path],
-    out: Path | None,
-    title: str | None,
-    as_json: bool,
-    extra: dict[str, Any] | None = None,
-) -> None:
-    """`extra` is said in JSON, too."""
-    from discretion.report import summarise, write
-
-    rows = summarise(folders)
-    if out:
-        write(folders, out, title)
-    if as_json:
-        report = str(out) if out else None
-        terminal.print_json({"report": report, "methods": [vars(row) for row in rows], **(extra or {})})
-        return
-    terminal.out.print(terminal.comparison_table(rows))
-    if out:
-        terminal.say(f"Wrote {out}. {_how_to_open(out)}")
-
-
-def _how_to_open(path: Path) -> str:
-    opener = "open" if sys.platform == "darwin" else "xdg-open"
-    return f"Open it with: {opener} {path}  (or in a browser: {path.resolve().as_uri()})"
 
 
 def _runs_in(paths: list[Path]) -> list[Path]:
@@ -483,5 +380,5 @@ def main() -> None:
         sys.exit(InputError.exit_code)
     except SystemExit as end:
         if end.code == INTERRUPTED:
-            terminal.say("Stopped. What is done is kept: a run goes on with --resume, the demo by itself.")
+            terminal.say("Stopped. What is done is kept: a run goes on with --resume, all else by itself.")
         raise

@@ -4,7 +4,7 @@ import copy
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import tomli_w
 from pydantic import (
@@ -198,13 +198,16 @@ def _absolute(path: str) -> str:
 
 def read(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """The settings in a TOML file, changed by `key=value` overrides such as plan.rounds=50."""
+    return make(read_toml(Path(path)), overrides, str(path))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
     try:
-        record = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise ConfigError(f"cannot read {path}: {problem.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise ConfigError(f"{path} is not valid TOML: {problem}") from None
-    return make(record, overrides, str(path))
 
 
 def make(record: dict[str, Any], overrides: Sequence[str] = (), source: str = "settings") -> Config:
@@ -221,10 +224,20 @@ def make(record: dict[str, Any], overrides: Sequence[str] = (), source: str = "s
             if not isinstance(target, dict):
                 raise ConfigError(f"-c {override}: {section} is a value, not a section")
         target[name] = _value(value.strip())
+    return validated(Config, record, _keys(Config), source)
+
+
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+def validated(
+    kind: type[AnySection], record: dict[str, Any], known: Sequence[str], source: str
+) -> AnySection:
+    """What a nested dictionary says, or an error that names every problem and the nearest `known` key."""
     try:
-        return Config.model_validate(record)
+        return kind.model_validate(record)
     except ValidationError as problem:
-        lines = "\n  ".join(_explain(dict(error)) for error in problem.errors())
+        lines = "\n  ".join(_explain(dict(error), known) for error in problem.errors())
         raise ConfigError(f"{source}: these settings cannot be used\n  {lines}") from None
 
 
@@ -236,12 +249,11 @@ def _value(text: str) -> Any:
         return text
 
 
-def _explain(error: dict[str, Any]) -> str:
+def _explain(error: dict[str, Any], known: Sequence[str]) -> str:
     path = [str(part) for part in error["loc"]]
     name = ".".join(path)
     if error["type"] != "extra_forbidden":
         return f"{name}: {error['msg'].lower()}, found {error['input']!r}"
-    known = _keys(Config)
     same = [key for key in known if key.split(".")[-1] == path[-1]]
     hint = f" Did you mean {same[0]!r}?" if same else nearest(name, known)
     return f"{name}: unknown setting.{hint or ' Known are ' + ', '.join(known)}"

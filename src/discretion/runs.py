@@ -23,6 +23,7 @@ from discretion import __version__, budgets
 from discretion.accounting import Certificate, certify
 from discretion.config import Config, read
 from discretion.errors import ConfigError, DataError, InputError
+from discretion.files import append, sync, write_safely
 from discretion.ledger import Ledger
 from discretion.methods import find, make_plan
 from discretion.plan import Plan
@@ -250,18 +251,18 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> Task:
     draft.chmod(0o755)
     try:
         half = RunFolder(draft)
-        _write_safely(half.config, config.to_toml().encode())
-        _write_safely(half.population, task.population.to_csv().encode())
-        _write_safely(half.plan, plan.to_json().encode())
-        _write_safely(half.certificate, certificate.to_json().encode())
+        write_safely(half.config, config.to_toml().encode())
+        write_safely(half.population, task.population.to_csv().encode())
+        write_safely(half.plan, plan.to_json().encode())
+        write_safely(half.certificate, certificate.to_json().encode())
         if key:
-            _write_safely(half.key, key)
+            write_safely(half.key, key)
             half.key.chmod(0o600)
-        _write_safely(half.about, (json.dumps(about, indent=1) + "\n").encode())
+        write_safely(half.about, (json.dumps(about, indent=1) + "\n").encode())
         if folder.path.exists():
             folder.path.rmdir()
         draft.rename(folder.path)
-        _sync(folder.path.parent)
+        sync(folder.path.parent)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -345,13 +346,13 @@ def _execute(
                     quality = task.clients.evaluate(state.model)
                 record |= {"accuracy": quality.accuracy, "loss": quality.loss}
             with profile("write"):
-                _append(folder.history, json.dumps(record) + "\n")
+                append(folder.history, json.dumps(record) + "\n")
                 _write_checkpoint(folder, state)
             profile.rounds += 1
             if on_round:
                 spent = certificate.spending.share(state.round)
                 on_round(Progress(state.round, plan.rounds, record.get("accuracy"), spent))
-    _write_safely(folder.model, safetensors.numpy.save(task.clients.named(state.model)))
+    write_safely(folder.model, safetensors.numpy.save(task.clients.named(state.model)))
     folder.checkpoint.unlink(missing_ok=True)
 
 
@@ -386,7 +387,7 @@ def _local_clients(config: Config, dataset: Dataset, partition: Partition) -> "L
 def _write_checkpoint(folder: RunFolder, state: State) -> None:
     tensors = {"model": state.model, "velocity": state.velocity, "round": np.array([state.round])}
     tensors |= {"step": state.step, "memory": state.memory, "scale": np.array([state.scale])}
-    _write_safely(folder.checkpoint, safetensors.numpy.save(tensors))
+    write_safely(folder.checkpoint, safetensors.numpy.save(tensors))
 
 
 def _read_checkpoint(folder: RunFolder) -> State | None:
@@ -397,38 +398,11 @@ def _read_checkpoint(folder: RunFolder) -> State | None:
     return State(round=done, scale=scale, **tensors)
 
 
-def _write_safely(path: Path, content: bytes) -> None:
-    """Old content or new, never half: on disk before it gets its name."""
-    draft = path.with_name(path.name + ".part")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in a folder durable: without it a rename may be lost with the power."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
-def _append(path: Path, line: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _drop_later_history(folder: RunFolder, rounds: int) -> None:
     """Keep the lines of rounds that the model has; a half-written last line goes, too."""
     if folder.history.exists():
         lines = folder.history.read_text(encoding="utf-8").splitlines(keepends=True)
-        _write_safely(folder.history, "".join(lines[:rounds]).encode())
+        write_safely(folder.history, "".join(lines[:rounds]).encode())
 
 
 def read_history(folder: RunFolder) -> list[dict[str, Any]]:

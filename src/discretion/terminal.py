@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from discretion.plan import ADVERSARIES, Adversary, Plan
 from discretion.population import Floats, Population
 from discretion.profile import OVERHEAD, PARTS, Profile
 from discretion.records import dump
-from discretion.report import Summary, statements
+from discretion.report import Summary, statements, summarise, write
 from discretion.tasks.datasets import Entry
 from discretion.treatment import Treatment, ends, treatment
 
@@ -348,6 +349,31 @@ def comparison_table(rows: Sequence[Summary]) -> Table:
         label = f"{row.label}\n[dim]{'; '.join(row.remarks)}[/]" if row.remarks else row.label
         table.add_row(label, _accuracy(row), *spent, VERDICTS[row.verdict])
     return table
+
+
+def compare_runs(
+    folders: list[Path],
+    report: Path | None,
+    title: str | None,
+    as_json: bool,
+    extra: dict[str, Any] | None = None,
+) -> None:
+    """Show the runs in these folders as one table, or as JSON with `extra`; and write a report on them."""
+    rows = summarise(folders)
+    if report:
+        write(folders, report, title)
+    if as_json:
+        found = {"report": str(report) if report else None, "methods": [vars(row) for row in rows]}
+        print_json(found | (extra or {}))
+        return
+    out.print(comparison_table(rows))
+    if report:
+        say(f"Wrote {report}. {how_to_open(report)}")
+
+
+def how_to_open(path: Path) -> str:
+    opener = "open" if sys.platform == "darwin" else "xdg-open"
+    return f"Open it with: {opener} {path}  (or in a browser: {path.resolve().as_uri()})"
 
 
 def _accuracy(row: Summary) -> str:

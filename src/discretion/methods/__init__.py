@@ -23,7 +23,7 @@ def find(name: str) -> Method:
 
 
 WHOLE = {"rounds", "steps", "groups", "memory"}
-SHARES = {"rate", "batch", "saving_low", "saving_high"}  # above 0, at most 1
+SHARES = {"rate", "batch", "saving_low", "saving_high", "kept_low", "kept_high"}  # above 0, at most 1
 POSITIVE = {"clip", "reward", "clip_learning_rate", "bit_noise", "budget_start", "budget_end"}
 
 
