@@ -33,7 +33,11 @@ READERS = ("power_of_choice", "aocs", "fed_cbs", "delta")
 # name, parameters: every method in both modes, and the readers with statistics that they pay for
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in METHODS},
-    **{f"{name}, paper": (name, {"accounting": "paper"}) for name in METHODS if name != "fedavg"},
+    **{
+        f"{name}, paper": (name, {"accounting": "paper"})
+        for name in METHODS
+        if "accounting" in METHODS[name].parameters
+    },
     **{f"{name}, paid": (name, {"read_share": 0.2}) for name in READERS},
     "pldp_sampling, output": ("pldp_sampling", {"perturb": "output"}),
 }
