@@ -17,11 +17,12 @@ from discretion.clip import finite_and_factor
 from discretion.engine.records import Records
 from discretion.pick import Reading
 from discretion.population import Ints
+from discretion.server import Vector
 from discretion.streams import shuffle_keys
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-from discretion.train import Order, Updates, Vector
+from discretion.train import Order, Updates
 
 Parameters = dict[str, Tensor]
 

@@ -13,8 +13,9 @@ from discretion.clients.training import LocalTraining
 from discretion.engine.memory import keep_freed_memory
 from discretion.engine.records import Records
 from discretion.population import Ints
+from discretion.server import Vector
 from discretion.tasks.partitions import Partition
-from discretion.train import NoisySteps, Order, Updates, Vector, noisy_sum
+from discretion.train import NoisySteps, Order, Updates, noisy_sum
 
 Batch = Callable[[Ints], tuple[Tensor, Tensor]]  # the inputs and labels of these records
 
