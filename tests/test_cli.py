@@ -298,7 +298,8 @@ def test_one_method_is_explained_with_its_parameters_and_modes(discretion: Cli, 
     for parameter, meaning in method.meanings.items():
         assert meaning in words and f"  {parameter} " in shown.out
     assert ("--accounting paper" in words) == ("accounting" in method.parameters)
-    if name != "unbiased" and "read_share" not in method.parameters:
+    published = "docs/method.md" not in method.paper
+    if published and name != "unbiased" and "read_share" not in method.parameters:
         assert "Departs from the paper" in words
 
 
@@ -314,6 +315,19 @@ def test_plan_takes_the_papers_accounting_and_warns(discretion: Cli, people: Pat
     assert record["accounting"] == "paper" and not record["within_budget"]
     assert discretion(*words, "--accounting", "guess").code == 2
     assert discretion("plan", "fedavg", str(people), "--accounting", "paper").code == 2
+
+
+def test_plan_advises_on_participation(discretion: Cli, people: Path) -> None:
+    words = ("plan", "concert", str(people), "--rounds", "4", "--rate", "0.2", "--advise")
+    shown = discretion(*words)
+    text = " ".join(shown.out.split())
+    assert shown.code == 0 and "Every row keeps every budget." in text and "It knows budgets" in text
+    assert all(len(line) <= 80 for line in shown.out.splitlines() if "│" in line)
+    record = json.loads(discretion(*words, "--json").out)
+    assert {option["rounds"] for option in record["options"]} == {2, 4, 8}
+    assert record["recommended"] in record["options"]
+    assert discretion(*words, "-o", "plan.json").code == 2
+    assert "no noise" in discretion("plan", "fedavg", str(people), "--advise").out
 
 
 def test_every_adversary_is_shown_where_they_differ(discretion: Cli, people: Path) -> None:

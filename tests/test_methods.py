@@ -33,7 +33,11 @@ READERS = ("power_of_choice", "aocs", "fed_cbs", "delta")
 # name, parameters: every method in both modes, and the readers with statistics that they pay for
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in METHODS},
-    **{f"{name}, paper": (name, {"accounting": "paper"}) for name in METHODS if name != "fedavg"},
+    **{
+        f"{name}, paper": (name, {"accounting": "paper"})
+        for name in METHODS
+        if "accounting" in METHODS[name].parameters
+    },
     **{f"{name}, paid": (name, {"read_share": 0.2}) for name in READERS},
     "pldp_sampling, output": ("pldp_sampling", {"perturb": "output"}),
 }
@@ -267,7 +271,7 @@ WRONG: list[dict[str, Any]] = [
     *({"quantile": 1.0}, {"clip_learning_rate": 0.0}, {"bit_noise": -1.0}, {"transition": 1.0}),
     *({"saving_low": 0.0}, {"saving_low": 0.9, "saving_high": 0.5}, {"read_share": 1.0}, {"candidates": 0.5}),
     *({"by": "x"}, {"perturb": "x"}, {"accounting": "x"}, {"tradeoff": -1.0}, {"reward": -1.0}),
-    *({"budget_start": 0.0}, {"rounds": "6"}),
+    *({"budget_start": 0.0}, {"rounds": "6"}, {"average": 1.0}, {"average": -0.1}),
 ]
 
 

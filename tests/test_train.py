@@ -20,11 +20,11 @@ from discretion.phase import FLAT, Clipping, Phase, Quantile
 from discretion.pick import Reading, Rule
 from discretion.plan import NoiseAt, Plan
 from discretion.population import Population
+from discretion.server import Server
 from discretion.streams import Purpose, run_stream
 from discretion.train import (
     LARGEST_SCALE,
     Order,
-    Server,
     State,
     Updates,
     clipped_sums,

@@ -30,8 +30,9 @@ from discretion.methods import METHODS, make_plan
 from discretion.phase import Phase
 from discretion.plan import Plan
 from discretion.population import Population
+from discretion.server import Server
 from discretion.steps import Steps
-from discretion.train import Clients, Order, Server, State, Updates, train
+from discretion.train import Clients, Order, State, Updates, train
 
 __version__ = "0.1.0"
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from discretion import __version__, budgets, catalogue, config, terminal
+from discretion import __version__, advice, budgets, catalogue, config, terminal
 from discretion.accounting import Accountant, Certificate, Pld, Reference, Renyi, certify
 from discretion.errors import DiscretionError, InputError
 from discretion.experiments import command
@@ -110,6 +110,9 @@ def plan(
         typer.Option(help="tight; or paper: noise by the paper's own formula, whatever that costs."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan here.")] = None,
+    advise: Annotated[
+        bool, typer.Option("--advise", help="Show what more participation or rounds would buy.")
+    ] = False,
     plot: Annotated[bool, typer.Option("--plot", help="Draw what the method decided.")] = False,
     plot_out: Annotated[
         Path | None, typer.Option(help="The HTML file to draw to; else METHOD-plan.html.")
@@ -119,7 +122,8 @@ def plan(
     """Plan by a method, and show what it costs each budget class.
 
     Examples: `discretion plan METHOD population.csv --rounds 50 --rate 0.02 -o plan.json`,
-    `discretion plan METHOD population.csv --plot`, `discretion plan METHOD population.csv --accounting paper`
+    `discretion plan METHOD population.csv --plot`, `discretion plan METHOD population.csv --accounting
+    paper`, `discretion plan METHOD population.csv --advise` (noise of plans with other rates and rounds)
     """
     overrides = [f"plan.options.{item}" for item in option or []]
     if accounting is not None:
@@ -127,6 +131,10 @@ def plan(
     shared = {"method": method, "rounds": rounds, "rate": rate, "clip": clip}
     settings = config.make({"plan": shared}, overrides, "the command line")
     clients = Population.from_csv(people)
+    if advise:
+        if out or plot or plot_out:
+            raise InputError("--advise compares plans and keeps none: leave out --out and --plot")
+        return _advise(settings, clients, json_)
     made = plan_of(settings, clients)
     certificate = certify(made, clients)
     if out:
@@ -145,6 +153,20 @@ def plan(
         terminal.say(f"Wrote {out}. Next: discretion check {out} {people}")
     if plot_out:
         terminal.say(f"Wrote {plot_out}. {terminal.how_to_open(plot_out)}")
+
+
+def _advise(settings: config.Config, clients: Population, as_json: bool) -> None:
+    def make(rate: float, rounds: int) -> Plan:
+        chosen = settings.plan.model_copy(update={"rate": rate, "rounds": rounds})
+        return plan_of(settings.model_copy(update={"plan": chosen}), clients)
+
+    found = advice.options(make, clients, settings.plan.rate, settings.plan.rounds)
+    chosen = advice.recommended(found, settings.plan.rounds)
+    if as_json:
+        rows = [vars(option) for option in found]
+        terminal.print_json({"options": rows, "recommended": vars(chosen) if chosen else None})
+    else:
+        terminal.show_advice(found, chosen, settings.plan.rate, settings.plan.rounds)
 
 
 def _draw(made: Plan, clients: Population, certificate: Certificate, details: Details, out: Path) -> None:

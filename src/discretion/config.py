@@ -111,6 +111,20 @@ class TrainConfig(Section):
     )
     server_learning_rate: float = Field(1.0, gt=0, description="of the server")
     server_momentum: float = Field(0.0, ge=0, lt=1, description="of the server; costs no privacy")
+    server_adaptive: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="memory of the squares of steps, by whose root they are divided (0.99): the server's "
+        "learning rate then is how far a parameter moves in a round; 0: steps as they are; costs no privacy",
+    )
+    server_average: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="the result is a mean of the models after each round, in which each counts so much less "
+        "than the next; 0: the last one, unless the method averages; costs no privacy",
+    )
     evaluate_every: int = Field(5, ge=1, description="rounds between evaluations on the test records")
     device: str = Field(
         "auto",

@@ -4,7 +4,6 @@ import fcntl
 import hashlib
 import json
 import math
-import os
 import platform
 import secrets
 import shutil
@@ -29,11 +28,12 @@ from discretion.methods import find, make_plan
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.profile import Profile
+from discretion.server import Server
 from discretion.streams import Purpose, stream
 from discretion.tasks import datasets, partitions
 from discretion.tasks.datasets import Dataset
 from discretion.tasks.partitions import Partition
-from discretion.train import Server, State, train
+from discretion.train import State, train
 
 if TYPE_CHECKING:
     from discretion.clients.local import LocalClients
@@ -326,6 +326,7 @@ def _execute(
 ) -> None:
     state = _read_checkpoint(folder) or State.start(task.clients.initial())
     _drop_later_history(folder, state.round)
+    how = config.train
     rounds = train(
         plan,
         certificate,
@@ -334,7 +335,7 @@ def _execute(
         state,
         run=task.name,
         seed=config.seed if config.train.randomness == "seeded" else None,
-        server=Server(config.train.server_learning_rate, config.train.server_momentum),
+        server=Server(how.server_learning_rate, how.server_momentum, how.server_adaptive, how.server_average),
         accept_no_privacy=config.train.accept_no_privacy,
         profile=profile,
     )
@@ -343,7 +344,7 @@ def _execute(
             record: dict[str, Any] = {"round": state.round}
             if state.round == plan.rounds or state.round % config.train.evaluate_every == 0:
                 with profile("evaluate"):
-                    quality = task.clients.evaluate(state.model)
+                    quality = task.clients.evaluate(state.result)
                 record |= {"accuracy": quality.accuracy, "loss": quality.loss}
             with profile("write"):
                 append(folder.history, json.dumps(record) + "\n")
@@ -352,7 +353,7 @@ def _execute(
             if on_round:
                 spent = certificate.spending.share(state.round)
                 on_round(Progress(state.round, plan.rounds, record.get("accuracy"), spent))
-    write_safely(folder.model, safetensors.numpy.save(task.clients.named(state.model)))
+    write_safely(folder.model, safetensors.numpy.save(task.clients.named(state.result)))
     folder.checkpoint.unlink(missing_ok=True)
 
 
@@ -386,7 +387,8 @@ def _local_clients(config: Config, dataset: Dataset, partition: Partition) -> "L
 
 def _write_checkpoint(folder: RunFolder, state: State) -> None:
     tensors = {"model": state.model, "velocity": state.velocity, "round": np.array([state.round])}
-    tensors |= {"step": state.step, "memory": state.memory, "scale": np.array([state.scale])}
+    tensors |= {"step": state.step, "memory": state.memory, "square": state.square, "mean": state.mean}
+    tensors |= {"scale": np.array([state.scale])}
     write_safely(folder.checkpoint, safetensors.numpy.save(tensors))
 
 

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from discretion.accounting import Certificate
 from discretion.accounting.papers import RUNS, Comparison
+from discretion.advice import LIMITS, Option
 from discretion.errors import LedgerError, nearest
 from discretion.ledger import Ledger
 from discretion.plan import ADVERSARIES, Adversary, Plan
@@ -300,6 +301,37 @@ def data_table(entries: Sequence[Entry]) -> Table:
         size = f"{entry.download / 1e6:.0f} MB" if entry.download else ""
         table.add_row(entry.name, records, size, entry.licence, entry.about)
     return table
+
+
+def show_advice(found: Sequence[Option], chosen: Option | None, rate: float, rounds: int) -> None:
+    """A row for each rate: noise over signal of the mean update, of one round, and of runs of some rounds."""
+    counts = sorted({option.rounds for option in found})
+    table = Table(title="noise over signal, in one coordinate of the mean update", title_justify="left")
+    for heading in ("rate", "updates a round", "one round", *(f"run of {count}" for count in counts)):
+        table.add_column(heading, justify="right")
+    for each in sorted({option.rate for option in found}):
+        runs = {option.rounds: option for option in found if option.rate == each}
+        usual = runs.get(rounds)
+        style = "bold" if each == rate else None
+        table.add_row(
+            f"{each:.3g}",
+            f"{usual.updates:,.1f}" if usual else "–",
+            f"{usual.noise:.3g}" if usual else "–",
+            *(f"{runs[count].noise_of_run:.3g}" if count in runs else "–" for count in counts),
+            style=style,
+        )
+    out.print(table)
+    if chosen:
+        asked = next((o.noise_of_run for o in found if (o.rate, o.rounds) == (rate, rounds)), math.nan)
+        out.print(
+            f"Every row keeps every budget. At {rounds} rounds, a mean rate of {chosen.rate:.3g} is near the "
+            f"least noise there is: {chosen.noise_of_run / asked:.0%} of that at {rate:.3g}, for "
+            f"{chosen.rate / rate:.3g} times the updates.",
+            soft_wrap=True,
+        )
+    else:
+        out.print("There is no noise in these plans, or nothing else.")
+    out.print(LIMITS, soft_wrap=True)
 
 
 def show_papers(rows: Sequence[Comparison]) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -22,9 +22,8 @@ from discretion.pick import Reading
 from discretion.plan import Plan
 from discretion.population import Floats, Ints
 from discretion.profile import Profile
+from discretion.server import NONE, PLAIN, Server, Vector, mean_model
 from discretion.streams import Purpose, run_stream
-
-Vector = NDArray[np.float32]  # (d,) all trainable parameters, one after the other
 
 LARGEST_SCALE = 2.0**40
 
@@ -72,17 +71,6 @@ class Clients(Protocol):
 
 
 @dataclass(frozen=True)
-class Server:
-    """What the server does with the noisy sums: post-processing, which costs no privacy."""
-
-    learning_rate: float = 1.0
-    momentum: float = 0.0
-
-
-PLAIN = Server()
-
-
-@dataclass(frozen=True)
 class State:
     """All that a later round depends on: released, or made from what was released."""
 
@@ -92,6 +80,13 @@ class State:
     step: Vector  # the weighted sum of the last round, before it was combined otherwise
     memory: Matrix  # (W, d) earlier noisy sums that later steps look back on
     scale: float = 1.0  # of clips and noise, where they follow a quantile
+    square: Vector = field(default_factory=NONE.copy)  # mean square of steps, where the server adapts to it
+    mean: Vector = field(default_factory=NONE.copy)  # of the models after each round, where that is wanted
+
+    @property
+    def result(self) -> Vector:
+        """The model to use: the mean where there is one, else the last."""
+        return self.mean if len(self.mean) else self.model
 
     @classmethod
     def start(cls, model: Vector) -> "State":
@@ -230,10 +225,12 @@ def next_state(
         weight = np.ones(1) if merged(plan, phase) else phase.weight
         last, memory = (x.astype(np.float64) for x in (state.step, state.memory))
         step, memory = plan.combine.step(sums, weight, last, memory)
-        velocity = (server.momentum * state.velocity + step).astype(np.float32)
-        model = (state.model + server.learning_rate * velocity).astype(np.float32)
+        moved = server.move(state.model, state.velocity, state.square, step, number)
+        model, velocity, square = moved
+        average = max(server.average, plan.combine.average)
+        mean = mean_model(average, state.mean, model, number)
         whole = (weight @ sums).astype(np.float32)
-        return State(number, model, velocity, whole, memory.astype(np.float32), scale)
+        return State(number, model, velocity, whole, memory.astype(np.float32), scale, square, mean)
 
 
 def picked(

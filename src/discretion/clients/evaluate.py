@@ -10,7 +10,7 @@ from torch.nn import functional
 from discretion import engine
 from discretion.clients.single import Laid
 from discretion.clients.tensors import Tensors
-from discretion.train import Vector
+from discretion.server import Vector
 
 BATCH = 500
 

@@ -20,10 +20,11 @@ from discretion.clients.training import ONE_EPOCH, LocalTraining
 from discretion.clients.workers import Batches, Workers
 from discretion.pick import Reading
 from discretion.population import Ints
+from discretion.server import Vector
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-from discretion.train import Order, Updates, Vector
+from discretion.train import Order, Updates
 
 CHUNK_NUMBERS = 2**22  # floats of updates by torch that are handed on together
 MOST_TOGETHER = 64

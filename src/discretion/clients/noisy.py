@@ -16,8 +16,9 @@ from discretion.clip import layers_of, owners
 from discretion.engine.memory import keep_freed_memory
 from discretion.engine.records import Records
 from discretion.population import Floats, Ints
+from discretion.server import Vector
 from discretion.tasks.partitions import Partition
-from discretion.train import NoisySteps, Order, Updates, Vector, noisy_sum
+from discretion.train import NoisySteps, Order, Updates, noisy_sum
 
 Batch = Callable[[Ints], tuple[Tensor, Tensor]]  # the inputs and labels of these records
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from discretion.clients.tensors import Tensors
 from discretion.clients.training import LocalTraining
 from discretion.population import Ints
-from discretion.train import Vector
+from discretion.server import Vector
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from discretion.engine.records import Records
 from discretion.pick import Reading
 from discretion.population import Ints
 from discretion.tasks import models
-from discretion.train import Vector
+from discretion.server import Vector
 
 BATCH = 1000
 

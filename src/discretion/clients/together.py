@@ -12,7 +12,7 @@ from discretion.clients.tensors import Tensors
 from discretion.clients.training import LocalTraining
 from discretion.population import Ints
 from discretion.tasks import models
-from discretion.train import Vector
+from discretion.server import Vector
 
 Parameters = dict[str, Tensor]
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from discretion.engine.memory import keep_freed_memory
 from discretion.errors import DiscretionError
 from discretion.population import Ints
-from discretion.train import Vector
+from discretion.server import Vector
 
 Batches = tuple[Ints, NDArray[np.bool_]]  # (steps, batch) a client's records, and which of them are real
 Train = Callable[[Vector, Ints, NDArray[np.bool_], float], Vector]

@@ -28,14 +28,6 @@ def finite(epsilon: Floats) -> Floats:
     return np.minimum(epsilon, largest) if largest > 0 else epsilon
 
 
-def spread(epsilon: Floats, most: int = 64) -> Ints:
-    """Clients that stand for all: everybody if budgets are few, else evenly over the sorted budgets."""
-    if len(np.unique(epsilon)) <= most:
-        return np.arange(len(epsilon))
-    order = np.argsort(epsilon, kind="stable")
-    return np.asarray(order[np.linspace(0, len(order) - 1, most).round().astype(np.int64)])
-
-
 def schedule_scale(epsilon: Floats, delta: Floats, kind: Ints, steps_of: Callable[[Ints], Steps]) -> Floats:
     """(N,) the factor on its noise multipliers that makes each client's schedule cost its budget.
 
