@@ -58,6 +58,7 @@ class Variation(Section):
     table: str = Field("", description="of the paper, whose figures it is about")
     rows: tuple[str, ...] = Field((), description="which take part; none named: all")
     tuned: bool = Field(False, description="each row with the values that tuning chose for it")
+    accounting: tuple[Accounting, ...] = Field((), description="modes; none: those of each row")
     setting: Setting = Field(default_factory=dict)
 
 
@@ -111,7 +112,12 @@ class Experiment:
         )
 
     def rows_of(self, variation: Variation) -> list[Row]:
-        return [row for row in self.rows if not variation.rows or row.name in variation.rows]
+        """Those that the variation has, each in its modes."""
+        found = [row for row in self.rows if not variation.rows or row.name in variation.rows]
+        if not variation.accounting:
+            return found
+        kept = [tuple(mode for mode in row.accounting if mode in variation.accounting) for row in found]
+        return [row.model_copy(update={"accounting": modes}) for row, modes in zip(found, kept, strict=True)]
 
 
 def shipped() -> list[str]:

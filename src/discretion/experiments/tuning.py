@@ -71,11 +71,12 @@ def tune(
 def trials(experiment: Experiment, tuning: Tuning) -> list[tuple[Cell, Point]]:
     """Every row in each mode with every point of the grid, row by row; settings that a method does not
     take are not varied."""
-    wanted = {row.name for one in experiment.variations if one.tuned for row in experiment.rows_of(one)}
+    tuned = [row for one in experiment.variations if one.tuned for row in experiment.rows_of(one)]
+    wanted = {(row.name, accounting) for row in tuned for accounting in row.accounting}
     made = []
-    for row in (row for row in experiment.rows if row.name in wanted):
+    for row in experiment.rows:
         free = _free(row.method, tuning)
-        for accounting in row.accounting:
+        for accounting in (mode for mode in row.accounting if (row.name, mode) in wanted):
             alone = row.model_copy(update={"accounting": (accounting,)})
             for number, values in enumerate(itertools.product(*free.values())):
                 point = dict(zip(free, values, strict=True))
