@@ -26,7 +26,7 @@ ALLOWED = {
     "plan": {"errors", "population", "steps", "phase", "grid", "records", "pick", "combine"},
     "treatment": {"plan", "population"},
     "accounting": {"errors", "kinds", "population", "steps", "phase", "plan", "records"},
-    "problems": {"errors", "population", "steps", "accounting"},
+    "problems": {"errors", "population", "steps", "accounting", "streams"},
     "methods": {
         *("errors", "kinds", "population", "steps", "phase", "pick", "combine", "plan"),
         *("accounting", "problems", "streams"),
@@ -39,16 +39,30 @@ ALLOWED = {
     "files": set(),
     "train": {
         *("errors", "population", "profile", "phase", "plan", "accounting", "ledger"),
-        *("clip", "discrete", "grid", "noise", "pick", "streams"),
+        *("clip", "discrete", "grid", "noise", "pick", "server", "streams"),
     },
+    "server": {"population"},
     "tasks": {"errors"},
     "engine": {"errors", "population", "clip", "tasks"},
-    "clients": {"errors", "population", "clip", "train", "streams", "tasks", "pick", "engine"},
+    "clients": {
+        *("errors", "population", "clip", "train", "server", "streams", "tasks", "pick", "engine"),
+    },
     "config": {"errors", "plan", "methods", "clients"},
 }
 # what people use: it may import everything, and nothing above imports it
 OUTERMOST = {
-    *("__init__", "__main__", "catalogue", "cli", "experiments", "options", "plots", "report", "runs"),
+    *(
+        "__init__",
+        "__main__",
+        "advice",
+        "catalogue",
+        "cli",
+        "experiments",
+        "options",
+        "plots",
+        "report",
+        "runs",
+    ),
     "terminal",
 }
 

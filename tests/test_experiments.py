@@ -49,6 +49,8 @@ name = "linear"
 rounds = 2
 rate = 0.5
 clip = 0.5
+[train]
+evaluate_every = 1
 """
 TUNING = """
 [tuning]

@@ -11,8 +11,8 @@ from discretion.clip import finite_and_factor
 from discretion.engine.records import Records
 from discretion.pick import Reading
 from discretion.population import Ints
-from discretion.tasks import models
 from discretion.server import Vector
+from discretion.tasks import models
 
 BATCH = 1000
 

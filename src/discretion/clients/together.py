@@ -11,8 +11,8 @@ from discretion.clients.single import SingleTraining
 from discretion.clients.tensors import Tensors
 from discretion.clients.training import LocalTraining
 from discretion.population import Ints
-from discretion.tasks import models
 from discretion.server import Vector
+from discretion.tasks import models
 
 Parameters = dict[str, Tensor]
 
