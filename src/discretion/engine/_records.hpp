@@ -152,8 +152,7 @@ class Clipper : Worker {
     const Layer& y = net.layers[l];
     Buffers& b = buffers[l];
     const Int outs = output_size(l);
-    float *slope = slope_of_output(l), *out = output(l);
-    for (Int i = 0; y.is.relu && i < records * outs; i++) slope[i] = out[i] > 0 ? slope[i] : 0;
+    const float* slope = slopes_before_relu(l);
     for (Int n = 0; n < records; n++) {
       sums[l].slope[n] = squares(slope + n * outs, outs);
       sums[l].input[n] = squares(&b.input[n * y.size], y.size);
