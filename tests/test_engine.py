@@ -14,7 +14,7 @@ from torch.nn import functional
 from discretion import engine
 from discretion.clients.local import LocalClients
 from discretion.clients.training import LocalTraining, Schedule
-from discretion.engine import Batches, Records, Stack, compiled, stack_of
+from discretion.engine import Batches, Records, Stack, job, stack_of
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
@@ -207,6 +207,7 @@ def test_numbers_that_do_not_fit_never_reach_the_compiled_code() -> None:
         (records, replace(steps, real=steps.real[:1]), start, "batches"),
         (records, replace(steps, rates=steps.rates[:1]), start, "one rate"),
         (replace(records, labels=records.labels[1:]), steps, start, "one label"),
+        (replace(records, labels=records.labels + 100), steps, start, "labels from 0"),
         (replace(records, lookup=LOOKUP[1:]), steps, start, "256"),
         (replace(records, lookup=None), steps, start, "float32"),
         (replace(records, inputs=records.inputs[:, :, 1:]), steps, start, "inputs of"),
@@ -314,9 +315,9 @@ def without_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if no compiler had been there."""
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "_clients" in name else real(name))
-    compiled._library.cache_clear()
+    job._found.cache_clear()
     yield
-    compiled._library.cache_clear()
+    job._found.cache_clear()
 
 
 @compiled_only
