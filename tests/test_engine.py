@@ -235,6 +235,18 @@ def hooked() -> nn.Module:
     return model
 
 
+def hooked_backward() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    model[1].register_full_backward_pre_hook(lambda module, slopes: (2 * slopes[0],))
+    return model
+
+
+def with_a_forward_of_its_own() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    model[0].forward = lambda inputs: 2 * inputs.flatten(1)  # type: ignore[method-assign]
+    return model
+
+
 def tied() -> nn.Module:
     same = nn.Linear(64, 64)
     return nn.Sequential(nn.Flatten(), same, nn.ReLU(), same)
@@ -254,7 +266,7 @@ UNKNOWN: list[Callable[[], nn.Module]] = [
     lambda: Twice(nn.Flatten(), nn.Linear(64, 4)),
     lambda: nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(64, 4)),
     lambda: nn.Sequential(nn.Flatten()),
-    *(frozen, hooked, tied),
+    *(frozen, hooked, hooked_backward, with_a_forward_of_its_own, tied),
 ]
 
 

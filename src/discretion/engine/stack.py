@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from discretion.engine.plain import plain
+
 Pair = tuple[int, int]
 
 NONE: Pair = (0, 0)
@@ -90,7 +92,7 @@ def stack_of(model: nn.Module, shape: tuple[int, ...]) -> Stack | None:
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module | None]:
     """The layers in the order of their use; None for one that does something else besides."""
-    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+    if not plain(module):
         yield None
     elif type(module) is nn.Sequential:
         for child in module:
