@@ -14,7 +14,7 @@ ALLOWED = {
     "errors": set(),
     "kinds": set(),
     "population": {"errors", "kinds"},
-    "streams": set(),
+    "streams": {"errors"},
     "budgets": {"errors", "population"},
     "steps": {"errors", "population"},
     "records": {"errors"},
