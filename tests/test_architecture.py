@@ -20,7 +20,8 @@ ALLOWED = {
     "records": {"errors"},
     "grid": {"discrete", "errors", "population"},
     "phase": {"errors", "population"},
-    "clip": {"errors", "population"},
+    "extension": set(),
+    "clip": {"errors", "extension", "population"},
     "pick": {"errors", "population"},
     "combine": {"errors", "population"},
     "plan": {"errors", "population", "steps", "phase", "grid", "records", "pick", "combine"},
@@ -43,7 +44,7 @@ ALLOWED = {
     },
     "server": {"population"},
     "tasks": {"errors"},
-    "engine": {"errors", "population", "clip", "tasks"},
+    "engine": {"errors", "extension", "population", "clip", "tasks"},
     "clients": {
         *("errors", "population", "clip", "train", "server", "streams", "tasks", "pick", "engine"),
     },

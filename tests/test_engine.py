@@ -1,7 +1,6 @@
 """Compiled local training ends where torch's does, and where it cannot be used torch's is."""
 
-import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.nn import functional
 from discretion import engine
 from discretion.clients.local import LocalClients
 from discretion.clients.training import LocalTraining, Schedule
-from discretion.engine import Batches, Records, Stack, job, stack_of
+from discretion.engine import Batches, Records, Stack, stack_of
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
@@ -320,16 +319,6 @@ def rows(made: LocalClients, who: list[int], round_: int = 4) -> dict[int, np.nd
     asked = Order(round_, 9, made.initial(), np.array(who), np.zeros(len(who), np.int64))
     parts = list(made.updates(asked))
     return {int(c): row for part in parts for c, row in zip(part.clients, part.change, strict=True)}
-
-
-@pytest.fixture
-def without_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As if no compiler had been there."""
-    real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "_clients" in name else real(name))
-    job._found.cache_clear()
-    yield
-    job._found.cache_clear()
 
 
 @compiled_only

@@ -1,4 +1,5 @@
 // Local training of many clients, one client to a thread; and sums of the clipped gradients of records.
+#include "_clip.hpp"
 #include "_records.hpp"
 #include "_scores.hpp"
 #include "_sequence.hpp"
@@ -64,6 +65,16 @@ int add_clipped(void* session, const Clipping* clipping, Int known) {
   for (Int i = 0; i < clipping->count; i++)
     if (clipping->records[i] < 0 || clipping->records[i] >= known) return 2;
   return done([&] { static_cast<Session*>(session)->clipper.add(*clipping); });
+}
+
+// (count,) the squared norms of rows of `width` floats, which are `pitch` floats apart.
+void row_squares(const float* rows, Int count, Int pitch, Int width, double* found) {
+  for (Int i = 0; i < count; i++) found[i] = squares(rows + i * pitch, width);
+}
+
+// Adds to the (width,) total each row times its share.
+void add_rows(const float* rows, Int count, Int pitch, Int width, const double* share, double* total) {
+  add_weighted(rows, count, pitch, width, share, total);
 }
 
 void close_sums(void* session) { delete static_cast<Session*>(session); }

@@ -1,14 +1,13 @@
 """What compiled code is told of a model and its records, and the library that it is in."""
 
 import ctypes
-import functools
-import importlib.util
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from discretion.engine.stack import Stack
+from discretion.extension import extension
 
 Vector = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -101,26 +100,14 @@ def within(numbers: npt.NDArray[np.generic], most: int) -> bool:
     return not numbers.size or (int(numbers.min()) >= 0 and int(numbers.max()) < most)
 
 
-@functools.cache
-def _found() -> ctypes.CDLL | None:
-    found = importlib.util.find_spec("discretion.engine._clients")
-    if found is None or found.origin is None:
-        return None
-    try:
-        library = ctypes.CDLL(found.origin)
-    except OSError:
-        return None
-    return library if library.usable() else None
-
-
 def available() -> bool:
     """Whether the compiled code is there and made for this machine."""
-    return _found() is not None
+    return extension() is not None
 
 
 def library() -> ctypes.CDLL:
     """The compiled code."""
-    found = _found()
+    found = extension()
     if found is None:
         raise RuntimeError("the compiled code is not there: ask available() first")
     return found
