@@ -63,6 +63,22 @@ def test_rows_lie_in_memory_as_they_like() -> None:
         np.testing.assert_allclose(summed(change, clip, layers, share), expected, rtol=1e-13)
 
 
+@pytest.mark.skipif(extension() is None, reason="the compiled code was not built")
+def test_it_does_not_matter_which_updates_are_handed_on_together() -> None:
+    rng = np.random.default_rng(4)
+    change, clip = rng.standard_normal((23, 2100)).astype(np.float32), rng.uniform(1, 100, 23)
+    layers, sums = [slice(0, 900), slice(900, 2100)], []
+    for together in (1, 2, 5, 8, 23):
+        total = np.zeros(2100)
+        for first in range(0, 23, together):
+            part = slice(first, first + together)
+            kept, factor = finite_and_factor(change[part], clip[part], layers)
+            add_layers(total, np.ones(len(kept)), kept, factor, layers)
+        sums.append(total)
+    for total in sums[1:]:
+        np.testing.assert_array_equal(total, sums[0])
+
+
 @pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_an_update_that_is_not_finite_counts_as_zero_wherever_it_is_so(bad: float) -> None:
