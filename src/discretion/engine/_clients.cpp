@@ -1,4 +1,4 @@
-// Local training of many clients, one client to a thread; and sums of the clipped gradients of records.
+// What Python calls: local training, logits, and what is clipped and added up.
 #include "_clip.hpp"
 #include "_records.hpp"
 #include "_scores.hpp"
@@ -7,7 +7,7 @@
 
 extern "C" {
 
-// Whether this machine has the instructions that this file was compiled for.
+// Whether this machine has the instructions that this file was compiled for, of those that compilers use for it.
 int usable() {
 #if defined(__x86_64__)
 #ifdef __AVX512F__
@@ -16,14 +16,23 @@ int usable() {
 #ifdef __AVX512VL__
   if (!__builtin_cpu_supports("avx512vl")) return 0;
 #endif
+#ifdef __AVX512DQ__
+  if (!__builtin_cpu_supports("avx512dq")) return 0;
+#endif
+#ifdef __AVX512BW__
+  if (!__builtin_cpu_supports("avx512bw")) return 0;
+#endif
 #ifdef __AVX2__
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
+#endif
+#ifdef __BMI2__
+  if (!__builtin_cpu_supports("bmi2")) return 0;
 #endif
 #endif
   return 1;
 }
 
-// The functions below return 0 if they are done, 1 if there is not enough memory.
+// Functions that return a number return 0 if they are done, 1 if there is not enough memory.
 
 // Callers put clients with most records last: they are trained first.
 int train(const Job* job) {
@@ -67,6 +76,8 @@ int add_clipped(void* session, const Clipping* clipping, Int known) {
   return done([&] { static_cast<Session*>(session)->clipper.add(*clipping); });
 }
 
+void close_sums(void* session) { delete static_cast<Session*>(session); }
+
 // (count,) the squared norms of rows of `width` floats, which are `pitch` floats apart.
 void row_squares(const float* rows, Int count, Int pitch, Int width, double* found) {
   for (Int i = 0; i < count; i++) found[i] = squares(rows + i * pitch, width);
@@ -76,6 +87,4 @@ void row_squares(const float* rows, Int count, Int pitch, Int width, double* fou
 void add_rows(const float* rows, Int count, Int pitch, Int width, const double* share, double* total) {
   add_weighted(rows, count, pitch, width, share, total);
 }
-
-void close_sums(void* session) { delete static_cast<Session*>(session); }
 }
