@@ -1,9 +1,12 @@
-"""A small run that every test can have: the digits inside scikit-learn, twenty clients."""
+"""What every test can have: a small run of the digits inside scikit-learn, or no compiled code."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from discretion import extension
 
 # the same examples in every run: a failure can be repeated, and a green run says what was tried
 settings.register_profile("repeatable", derandomize=True)
@@ -34,3 +37,12 @@ def small_config(tmp_path: Path) -> Path:
     path = tmp_path / "config.toml"
     path.write_text(SMALL, encoding="utf-8")
     return path
+
+
+@pytest.fixture
+def without_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """As if no compiler had been there."""
+    monkeypatch.setattr(extension, "PLACE", tmp_path)
+    extension.extension.cache_clear()
+    yield
+    extension.extension.cache_clear()

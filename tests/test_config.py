@@ -46,6 +46,9 @@ def test_overrides_are_read_as_toml_or_as_text() -> None:
             "expected one of train.epochs and train.steps, and 0 for the other: train.epochs is 2, found 5",
         ),
         ({"train": {"epochs": 0}}, "train.steps: expected one of train.epochs and train.steps"),
+        ({"train": {"threads": 10**6}}, "train.threads: input should be less than or equal to 1024"),
+        ({"train": {"workers": 10**6}}, "train.workers: input should be less than or equal to 1024"),
+        ({"seed": 2**128}, "seed: input should be less than"),
         ({"train": {"steps": -1}}, "train.steps: input should be greater than or equal to 0"),
         (
             {"train": {"schedule": "cosin"}},

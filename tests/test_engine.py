@@ -1,7 +1,6 @@
 """Compiled local training ends where torch's does, and where it cannot be used torch's is."""
 
-import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.nn import functional
 from discretion import engine
 from discretion.clients.local import LocalClients
 from discretion.clients.training import LocalTraining, Schedule
-from discretion.engine import Batches, Records, Stack, compiled, stack_of
+from discretion.engine import Batches, Records, Stack, stack_of
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
@@ -207,6 +206,7 @@ def test_numbers_that_do_not_fit_never_reach_the_compiled_code() -> None:
         (records, replace(steps, real=steps.real[:1]), start, "batches"),
         (records, replace(steps, rates=steps.rates[:1]), start, "one rate"),
         (replace(records, labels=records.labels[1:]), steps, start, "one label"),
+        (replace(records, labels=records.labels + 100), steps, start, "labels from 0"),
         (replace(records, lookup=LOOKUP[1:]), steps, start, "256"),
         (replace(records, lookup=None), steps, start, "float32"),
         (replace(records, inputs=records.inputs[:, :, 1:]), steps, start, "inputs of"),
@@ -234,6 +234,18 @@ def hooked() -> nn.Module:
     return model
 
 
+def hooked_backward() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    model[1].register_full_backward_pre_hook(lambda module, slopes: (2 * slopes[0],))
+    return model
+
+
+def with_a_forward_of_its_own() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    model[0].forward = lambda inputs: 2 * inputs.flatten(1)  # type: ignore[method-assign]
+    return model
+
+
 def tied() -> nn.Module:
     same = nn.Linear(64, 64)
     return nn.Sequential(nn.Flatten(), same, nn.ReLU(), same)
@@ -253,7 +265,7 @@ UNKNOWN: list[Callable[[], nn.Module]] = [
     lambda: Twice(nn.Flatten(), nn.Linear(64, 4)),
     lambda: nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(64, 4)),
     lambda: nn.Sequential(nn.Flatten()),
-    *(frozen, hooked, tied),
+    *(frozen, hooked, hooked_backward, with_a_forward_of_its_own, tied),
 ]
 
 
@@ -307,16 +319,6 @@ def rows(made: LocalClients, who: list[int], round_: int = 4) -> dict[int, np.nd
     asked = Order(round_, 9, made.initial(), np.array(who), np.zeros(len(who), np.int64))
     parts = list(made.updates(asked))
     return {int(c): row for part in parts for c, row in zip(part.clients, part.change, strict=True)}
-
-
-@pytest.fixture
-def without_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As if no compiler had been there."""
-    real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "_clients" in name else real(name))
-    compiled._library.cache_clear()
-    yield
-    compiled._library.cache_clear()
 
 
 @compiled_only

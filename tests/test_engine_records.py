@@ -285,6 +285,10 @@ def test_an_empty_batch_has_the_sum_zero(name: str) -> None:
         assert found.shape == (sum(each_length(model)),) and not found.any()
 
 
+def _centred(layer: nn.Linear, x: Tensor) -> Tensor:
+    return functional.linear(x - x.mean(0), layer.weight, layer.bias)
+
+
 class Unknown(nn.Module):
     """A dense layer and something that nothing is known about, or that is known to mix records."""
 
@@ -298,6 +302,8 @@ class Unknown(nn.Module):
             self.other.weight = self.inner.weight
         if how == "a hook":
             self.inner.register_forward_hook(lambda layer, taken, given: given - given.mean(0))
+        if how == "a layer with a forward of its own":
+            self.inner.forward = _centred.__get__(self.inner)
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.inner(x)
@@ -326,6 +332,7 @@ class Unknown(nn.Module):
     [
         *("a parameter of its own", "the weights themselves", "one parameter in two layers", "a hook"),
         *("the mean of the batch", "a look at the numbers", "another order", "a neighbour", "a layer across"),
+        "a layer with a forward of its own",
     ],
 )
 def test_models_of_unknown_parts_go_the_long_way(how: str) -> None:

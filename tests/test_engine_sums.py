@@ -85,7 +85,7 @@ def data(shape: tuple[int, ...], count: int, seed: int = 0, images: bool = False
 def sums_of(model: nn.Module, shape: tuple[int, ...], records: Records, together: int = 256) -> Sums:
     stack = stack_of(model, shape)
     assert stack is not None
-    return Sums(stack, records, each_length(model), together)
+    return Sums(stack, records, together)
 
 
 def exact(model: nn.Module, records: Records) -> np.ndarray:
@@ -290,19 +290,18 @@ def test_sums_of_several_threads_are_those_of_one() -> None:
 def test_numbers_that_do_not_fit_never_reach_the_compiled_code() -> None:
     model, shape = table()
     records, start = data(shape, 6), models.flatten(model)
-    stack, lengths, sums = stack_of(model, shape), each_length(model), sums_of(model, shape, records)
+    stack, sums = stack_of(model, shape), sums_of(model, shape, records)
     assert stack is not None
-    for wrong, count, message in [
-        (Records(records.inputs[:, 1:], records.labels), lengths, "inputs of"),
-        (Records(records.inputs.astype(np.float64), records.labels), lengths, "float32"),
-        (Records(records.inputs, records.labels[1:]), lengths, "one label below 4"),
-        (Records(records.inputs, records.labels + 2), lengths, "one label below 4"),
-        (Records(records.inputs, records.labels - 4), lengths, "one label below 4"),
-        (Records(records.inputs.astype(np.uint8), records.labels, LOOKUP[1:]), lengths, "256"),
-        (records, lengths[1:], "tensors of"),
+    for wrong, message in [
+        (Records(records.inputs[:, 1:], records.labels), "inputs of"),
+        (Records(records.inputs.astype(np.float64), records.labels), "float32"),
+        (Records(records.inputs, records.labels[1:]), "one label"),
+        (Records(records.inputs, records.labels + 2), "labels from 0 to 3"),
+        (Records(records.inputs, records.labels - 4), "labels from 0 to 3"),
+        (Records(records.inputs.astype(np.uint8), records.labels, LOOKUP[1:]), "256"),
     ]:
         with pytest.raises(ValueError, match=message):
-            Sums(stack, wrong, count)
+            Sums(stack, wrong)
     for chosen in ([0, 6], [-1], [2**40]):
         with pytest.raises(ValueError, match="records below 6"):
             sums.clipped_sum(start, np.array(chosen), 1.0, ())

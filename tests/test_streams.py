@@ -3,10 +3,12 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from discretion.errors import InputError
 from discretion.streams import Purpose, run_stream, shuffle_keys, stream
 
 
@@ -14,7 +16,7 @@ def words(rng: np.random.Generator, count: int = 4) -> tuple[int, ...]:
     return tuple(rng.integers(2**64, size=count, dtype=np.uint64).tolist())
 
 
-@given(st.integers(0, 2**130), st.sampled_from(Purpose), st.lists(st.integers(0, 2**40), max_size=3))
+@given(st.integers(0, 2**128 - 1), st.sampled_from(Purpose), st.lists(st.integers(0, 2**32 - 1), max_size=3))
 def test_the_same_stream_again(seed: int, purpose: Purpose, counter: list[int]) -> None:
     assert words(stream(seed, purpose, *counter)) == words(stream(seed, purpose, *counter))
 
@@ -28,6 +30,14 @@ def test_no_stream_repeats_another() -> None:
         for word in words(stream(seed, purpose, *counter))
     ]
     assert len(set(drawn)) == len(drawn) == 4 * len(seeds) * len(Purpose) * len(counters)
+
+
+@pytest.mark.parametrize(("seed", "counter"), [(2**128 + 5, (1,)), (-1, ()), (5, (2**32 + 7,)), (5, (-1,))])
+def test_numbers_that_would_read_like_those_of_another_stream_are_refused(
+    seed: int, counter: tuple[int, ...]
+) -> None:
+    with pytest.raises(InputError, match="below 2\\^128"):
+        stream(seed, Purpose.NOISE, *counter)
 
 
 def test_neither_two_runs_nor_two_plans_share_a_stream_under_one_seed() -> None:

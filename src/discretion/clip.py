@@ -1,5 +1,6 @@
 """Clipping: updates and gradients brought down to the length that is charged for, and added up."""
 
+import ctypes
 import math
 from collections.abc import Iterator, Sequence
 
@@ -7,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discretion.errors import PlanError
+from discretion.extension import extension
 from discretion.population import Floats
 
 Matrix = NDArray[np.float32]  # (k, d)
@@ -67,17 +69,44 @@ def add_layers(
         Products and sums are in float64: an update that is long, or many, do not round a short one up.
     """
     for number, columns in enumerate(layers):
-        each, part = share * factor[:, number], total[columns]
-        for rows, block, tile in _tiles(change[:, columns]):
-            part[block] += np.einsum("k,kd->d", each[rows], tile)
+        _add(total[columns], share * factor[:, number], change[:, columns])
+
+
+def _add(total: Floats, each: Floats, change: Matrix) -> None:
+    """Add to (d,) `total` the rows, each multiplied by its own number, in float64."""
+    code = extension()
+    if code is not None and _floats_in_rows(change) and total.flags.c_contiguous:
+        code.add_rows(*_where(change), _pointer(each), _pointer(total))
+        return
+    for rows, block, tile in _tiles(change):
+        total[block] += np.einsum("k,kd->d", each[rows], tile)
 
 
 def _squares(change: Matrix) -> Floats:
     """(k,) the squared norms, in float64."""
-    total = np.zeros(len(change))
+    total, code = np.zeros(len(change)), extension()
+    if code is not None and _floats_in_rows(change):
+        code.row_squares(*_where(change), _pointer(total))
+        return total
     for rows, _, tile in _tiles(change):
         total[rows] += np.einsum("kd,kd->k", tile, tile)
     return total
+
+
+def _floats_in_rows(change: NDArray[np.generic]) -> bool:
+    """Whether compiled code can read it: a grid's are float64."""
+    between, within = change.strides
+    return change.dtype == np.float32 and within == 4 and between >= 0 and between % 4 == 0
+
+
+def _where(change: Matrix) -> tuple[ctypes.c_void_p, *tuple[ctypes.c_int64, ...]]:
+    """The first number, how many rows, how many numbers from one to the next, and how many in each."""
+    numbers = (len(change), change.strides[0] // 4, change.shape[1])
+    return _pointer(change), *(ctypes.c_int64(number) for number in numbers)
+
+
+def _pointer(array: NDArray[np.generic]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
 
 
 def _tiles(change: Matrix) -> Iterator[tuple[slice, slice, Floats]]:

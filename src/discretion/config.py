@@ -23,6 +23,8 @@ from discretion.errors import ConfigError, InputError, nearest
 from discretion.methods import DEFAULT
 from discretion.plan import Parameter
 
+MOST_THREADS = 1024  # or workers: each has buffers of its own, and a slip of the key must not take all memory
+
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -131,11 +133,15 @@ class TrainConfig(Section):
         description="cpu, cuda, cuda:1 …; auto: the first GPU, but the CPU for models that are compiled",
     )
     threads: int = Field(
-        0, ge=0, description="of compiled code, and of torch in this process; 0: as many as there are cores"
+        0,
+        ge=0,
+        le=MOST_THREADS,
+        description="of compiled code, and of torch in this process; 0: as many as there are cores",
     )
     workers: int = Field(
         0,
         ge=0,
+        le=MOST_THREADS,
         description="processes that train models that only torch can, on the CPU; 0: as many as there are "
         "cores, 1: none but this one",
     )
@@ -176,7 +182,9 @@ class TrainConfig(Section):
 
 
 class Config(Section):
-    seed: int = Field(0, ge=0, description="of clients, weights and batches, and of seeded coins and noise")
+    seed: int = Field(
+        0, ge=0, lt=2**128, description="of clients, weights and batches, and of seeded coins and noise"
+    )
     ledger: str = Field("", description="a ledger shared with other runs; empty: one of its own")
     rule: Literal["planned", "adaptive"] = Field(
         "planned",

@@ -50,8 +50,8 @@ class Profile:
 
     @property
     def overhead(self) -> float:
-        """Its share of the time of the rounds, not counting evaluation."""
-        rounds = sum(took for part, took in self.seconds.items() if part != "evaluate")
+        """Its share of the time of the rounds, not counting evaluation, nor what is done once."""
+        rounds = sum(took for part, took in self.seconds.items() if part not in ("evaluate", "admit"))
         return sum(self.seconds.get(part, 0.0) for part in OVERHEAD) / rounds if rounds else 0.0
 
     def to_record(self) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from discretion.errors import InputError
+
 Words = NDArray[np.uint64]
 
 
@@ -28,7 +30,17 @@ class Purpose(IntEnum):
 
 
 def stream(seed: int, purpose: Purpose, *counter: int) -> np.random.Generator:
-    """SFC64 is the fastest of numpy's generators: noise is a good part of a noisy step."""
+    """SFC64 is the fastest of numpy's generators: noise is a good part of a noisy step.
+
+    Guarantees:
+        Streams of different seeds, purposes or counters start from different words, that are hashed to 128
+        bits. Two of different states never meet within 2^64 draws: all count their draws from 1, and a step
+        is a bijection.
+    """
+    if not 0 <= seed < 2**128 or not all(0 <= number < 2**32 for number in counter):
+        raise InputError(  # numpy would write longer numbers as several, and so like those of another stream
+            f"a seed is from 0 to below 2^128, a counter to below 2^32; found {seed} and {counter}"
+        )
     sequence = np.random.SeedSequence(seed, spawn_key=(purpose, *counter))
     return np.random.Generator(np.random.SFC64(sequence))
 

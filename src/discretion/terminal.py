@@ -245,7 +245,7 @@ def show_profile(profile: Profile) -> None:
     total, rounds = record["total"] or 1.0, record["rounds"] or 1
     table = Table(
         title=f"where the time of {record['rounds']} rounds went",
-        caption=f"{', '.join(OVERHEAD)}: {record['overhead']:.1%} of the time without evaluation",
+        caption=f"{', '.join(OVERHEAD)}: {record['overhead']:.1%} of the rounds' time without evaluation",
     )
     table.add_column("part")
     table.add_column("what", style="dim")

@@ -355,7 +355,7 @@ def clipped_sums(
 
     Guarantees:
         A client enters as often as it was asked at most, and with updates no longer than its clip.
-        An update with a number that is not finite, or so long that float32 cannot shorten it, counts as zero.
+        An update with a number that is not finite counts as zero.
     """
     if plan.grid is not None and plan.grid.size != size:  # rounding more coordinates would cost more
         raise PlanError(f"the plan's grid is of {plan.grid.size} parameters, the model has {size}")

@@ -73,7 +73,7 @@ class NoisyTraining:
                 idle.put(ByTorch(self._model, self._batch))
             else:
                 most = min(engine.MOST_RECORDS, int(self._partition.sizes.max(initial=1)))
-                idle.put(engine.Sums(stack, self._records, self._lengths, most))
+                idle.put(engine.Sums(stack, self._records, most))
         return idle
 
     def updates(self, order: Order, noisy: NoisySteps) -> Iterator[Updates]:

@@ -1,6 +1,7 @@
 """Local training and sums of clipped gradients in compiled code, for models whose layers are all known."""
 
-from discretion.engine.compiled import Batches, Records, available, train
+from discretion.engine.compiled import Batches, train
+from discretion.engine.job import Records, available
 from discretion.engine.scores import scores
 from discretion.engine.sequence import Sequence, sequence_of
 from discretion.engine.stack import Stack, stack_of

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <new>
 #include <type_traits>
+#include <vector>
 
 namespace kernels {
 
@@ -31,6 +33,24 @@ inline void store(int32_t* p, Marks v) { *reinterpret_cast<LooseMarks*>(p) = v; 
 inline Lanes all(float x) { return Lanes{x, x, x, x, x, x, x, x}; }
 inline Marks all(int32_t x) { return Marks{x, x, x, x, x, x, x, x}; }
 inline float sum(Lanes v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+
+// Memory that starts where a vector may: one that lies across two lines of the cache takes twice as long to read.
+template <typename T>
+struct Aligned {
+  typedef T value_type;
+  Aligned() = default;
+  template <typename U>
+  Aligned(const Aligned<U>&) {}
+  T* allocate(size_t n) {
+    if (n > SIZE_MAX / 2 / sizeof(T)) throw std::bad_alloc();
+    return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t(64)));
+  }
+  void deallocate(T* p, size_t) { ::operator delete(p, std::align_val_t(64)); }
+  bool operator==(const Aligned&) const { return true; }
+  bool operator!=(const Aligned&) const { return false; }
+};
+
+typedef std::vector<float, Aligned<float>> Floats;
 
 // One step of SGD, as torch does it: velocity = momentum velocity + slope + decay weight.
 struct Sgd {

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <numeric>
-#include <new>
 #include <vector>
 
 #include "_kernels.hpp"
@@ -45,21 +44,6 @@ struct Job {
 }
 
 namespace {
-
-// Memory that starts where a vector may.
-template <typename T>
-struct Aligned {
-  typedef T value_type;
-  Aligned() = default;
-  template <typename U>
-  Aligned(const Aligned<U>&) {}
-  T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t(64))); }
-  void deallocate(T* p, size_t) { ::operator delete(p, std::align_val_t(64)); }
-  bool operator==(const Aligned&) const { return true; }
-  bool operator!=(const Aligned&) const { return false; }
-};
-
-typedef std::vector<float, Aligned<float>> Floats;
 
 struct Layer {
   Description is;

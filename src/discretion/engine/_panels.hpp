@@ -4,14 +4,12 @@
 // in the same order however many rows there are.
 #pragma once
 
-#include <new>
-#include <vector>
-
 #include "_kernels.hpp"
 
 namespace panels {
 
 using kernels::as_constant;
+using kernels::Floats;
 typedef int64_t Int;
 
 #ifdef __AVX512F__
@@ -34,26 +32,10 @@ inline Wide all(float x) { return x - Wide{}; }
 constexpr Int panels_of(Int columns) { return (columns + PANEL - 1) / PANEL; }
 constexpr Int vectors_of(Int columns) { return (columns + W - 1) / W; }
 
-template <typename T>
-struct Aligned {  // a vector that lies across two lines of the cache takes twice as long to read
-  typedef T value_type;
-  Aligned() = default;
-  template <typename U>
-  Aligned(const Aligned<U>&) {}
-  T* allocate(size_t n) {
-    if (n > SIZE_MAX / 2 / sizeof(T)) throw std::bad_alloc();
-    return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t(64)));
-  }
-  void deallocate(T* p, size_t) { ::operator delete(p, std::align_val_t(64)); }
-  friend bool operator==(const Aligned&, const Aligned&) { return true; }
-  friend bool operator!=(const Aligned&, const Aligned&) { return false; }
-};
-typedef std::vector<float, Aligned<float>> Room;
-
 // (rows, columns); columns beyond the last one are zeros.
 struct Matrix {
   Int rows = 0, columns = 0, count = 0, pitch = 0;  // count of panels, floats from one to the next
-  Room room;                                        // (count, rows, PANEL)
+  Floats room;                                      // (count, rows, PANEL)
 
   Matrix() = default;
   Matrix(Int rows, Int columns)

@@ -7,6 +7,7 @@
 
 #include <cfloat>
 
+#include "_clip.hpp"
 #include "_worker.hpp"
 
 extern "C" {
@@ -46,14 +47,6 @@ void product_tile(const float* a, const float* b, Int pitch, Int count, const Us
   }
   for (int m = 0; m < M; m++)
     for (int v = 0; v < V; v++) use(m, v, c[m][v]);
-}
-
-// In doubles, so that nothing is lost. count: a multiple of L.
-inline double squares(const float* x, Int count) {
-  double total[L] = {};
-  for (Int i = 0; i < count; i += L)
-    for (int k = 0; k < L; k++) total[k] += double(x[i + k]) * double(x[i + k]);
-  return ((total[0] + total[4]) + (total[2] + total[6])) + ((total[1] + total[5]) + (total[3] + total[7]));
 }
 
 inline bool finite(const float* x, Int count) {
@@ -152,8 +145,7 @@ class Clipper : Worker {
     const Layer& y = net.layers[l];
     Buffers& b = buffers[l];
     const Int outs = output_size(l);
-    float *slope = slope_of_output(l), *out = output(l);
-    for (Int i = 0; y.is.relu && i < records * outs; i++) slope[i] = out[i] > 0 ? slope[i] : 0;
+    const float* slope = slopes_before_relu(l);
     for (Int n = 0; n < records; n++) {
       sums[l].slope[n] = squares(slope + n * outs, outs);
       sums[l].input[n] = squares(&b.input[n * y.size], y.size);

@@ -72,7 +72,7 @@ struct Recurrent : panels::Cells {  // one layer of LSTM, in one thread
   size_t input, recurrent;            // which parameters
   std::vector<size_t> biases;         // one, two or none, which act as their sum
   Matrix input_back, recurrent_back;  // those weights as slopes go back through them
-  panels::Room bias;
+  Floats bias;
 
   Recurrent(const Recurrence& is, Int window, Int records)
       : Cells(is.hidden, window, records), input_back(4 * wide, is.inputs),

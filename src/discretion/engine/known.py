@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from discretion.engine.plain import plain
 from discretion.tasks.models import _LSTMLayer
 
 # layers whose gradients `layers` can make
@@ -61,7 +62,7 @@ def known(model: nn.Module) -> fx.GraphModule | None:
         What was looked at is what runs: nothing of the model's own code is left, and no hooks.
     """
     model = copy.deepcopy(model)
-    if not all(map(_plain, model.modules())):
+    if not all(map(plain, model.modules())):
         return None
     trained = [id(p) for p in model.parameters() if p.requires_grad]
     within = [id(p) for m in model.modules() if type(m) in TRAINED for p in m.parameters() if p.requires_grad]
@@ -74,11 +75,6 @@ def known(model: nn.Module) -> fx.GraphModule | None:
     if not all(_known(node, model) for node in graph.nodes):
         return None
     return fx.GraphModule(model, graph)
-
-
-def _plain(module: nn.Module) -> bool:
-    hooks = (module._forward_hooks, module._forward_pre_hooks)
-    return not any(hooks) and not module._backward_hooks and not module._backward_pre_hooks
 
 
 def _known(node: fx.Node, model: nn.Module) -> bool:

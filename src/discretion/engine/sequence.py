@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import fx, nn
 
+from discretion.engine.plain import plain
 from discretion.tasks.models import _LSTMLayer
 
 LEAVES: tuple[type[nn.Module], ...] = (nn.Embedding, nn.LSTM, _LSTMLayer, nn.Linear)
@@ -59,7 +60,7 @@ def sequence_of(model: nn.Module, window: int) -> Sequence | None:
     Guarantees: every parameter is trained and acts in one layer only, and no hook or code besides acts.
     """
     model = copy.deepcopy(model)  # a forward may change its model
-    if window < 1 or not all(map(_plain, model.modules())):
+    if window < 1 or not all(map(plain, model.modules())):
         return None
     try:
         graph = _Tracer().trace(model)
@@ -72,12 +73,6 @@ def sequence_of(model: nn.Module, window: int) -> Sequence | None:
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return type(m) in LEAVES
-
-
-def _plain(module: nn.Module) -> bool:
-    hooks = (module._forward_hooks, module._forward_pre_hooks)
-    backward = (module._backward_hooks, module._backward_pre_hooks)
-    return not any(hooks) and not any(backward) and "forward" not in vars(module)
 
 
 def _chain(graph: fx.Graph, model: nn.Module) -> list[nn.Module] | None:

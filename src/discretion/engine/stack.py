@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from discretion.engine.plain import plain
+
 Pair = tuple[int, int]
 
 NONE: Pair = (0, 0)
@@ -46,7 +48,12 @@ class Stack:
     layers: tuple[Layer, ...]
     shape: tuple[int, int, int]  # of a record: channels, height, width; flat ones have height and width 1
     classes: int
-    size: int  # trainable parameters
+    lengths: tuple[int, ...]  # of its tensors of parameters, all of which are trained
+
+    @property
+    def size(self) -> int:
+        """How many parameters it has."""
+        return sum(self.lengths)
 
     def rows(self) -> npt.NDArray[np.void]:
         """(layers,) as the compiled code reads them."""
@@ -80,12 +87,12 @@ def stack_of(model: nn.Module, shape: tuple[int, ...]) -> Stack | None:
     if len(now) != 1 or not layers or not in_order or not all(p.requires_grad for p in parameters):
         return None
     record = cast(tuple[int, int, int], shape if len(shape) == 3 else (*shape, 1, 1))
-    return Stack(tuple(layers), record, now[0], sum(p.numel() for p in parameters))
+    return Stack(tuple(layers), record, now[0], tuple(p.numel() for p in parameters))
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module | None]:
     """The layers in the order of their use; None for one that does something else besides."""
-    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+    if not plain(module):
         yield None
     elif type(module) is nn.Sequential:
         for child in module:

@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 
 from discretion.clip import layers_of, owners
-from discretion.engine.compiled import Ints, Records, Vector, _Job, _library
+from discretion.engine.job import Ints, Records, Vector, job_of, library, misfits, require
 from discretion.engine.stack import Stack
 from discretion.errors import PlanError
 from discretion.population import Floats
@@ -34,50 +34,24 @@ def can_sum(stack: Stack) -> bool:
 class Sums:
     """Of one model's gradients, over records that are looked up by their numbers. Each thread has its own.
 
-    `lengths` are of the model's tensors of parameters; `together` is how many records are taken at a time, at
-    most: fewer where they are large.
+    `together` is how many records are taken at a time, at most: fewer where they are large.
     """
 
-    def __init__(
-        self, stack: Stack, records: Records, lengths: tuple[int, ...], together: int = MOST_RECORDS
-    ) -> None:
-        library = _library()
-        if library is None:
-            raise RuntimeError("the compiled code is not there: ask available() first")
-        inputs, labels = np.ascontiguousarray(records.inputs), np.ascontiguousarray(records.labels, np.int64)
-        lookup = None if records.lookup is None else np.ascontiguousarray(records.lookup, np.float32)
-        kind, rows = np.float32 if lookup is None else np.uint8, stack.rows()
-        wrong = {
-            "layers without group normalisation or means": not can_sum(stack),
-            f"inputs of {stack.shape} and {kind.__name__}": inputs.dtype != kind
-            or int(np.prod(inputs.shape[1:])) != int(np.prod(stack.shape)),
-            f"one label below {stack.classes} for each record": len(labels) != len(inputs)
-            or bool(len(labels) and not 0 <= labels.min() <= labels.max() < stack.classes),
-            "256 numbers to look up": lookup is not None and lookup.shape != (256,),
-            f"tensors of {stack.size} parameters": sum(lengths) != stack.size,
-        }
-        if any(wrong.values()):
-            raise ValueError("expected " + ", ".join(what for what, is_wrong in wrong.items() if is_wrong))
-        self._library, self._size, self._lengths, self._count = library, stack.size, lengths, len(inputs)
-        self._kept = (inputs, labels, lookup)  # compiled code reads them in every call
+    def __init__(self, stack: Stack, records: Records, together: int = MOST_RECORDS) -> None:
+        code, records = library(), records.laid_out()
+        dense = {"layers without group normalisation or means": not can_sum(stack)}
+        require(misfits(stack, records) | dense)
+        self._code, self._size, self._lengths = code, stack.size, stack.lengths
+        self._count = len(records.inputs)
         self._owners: dict[tuple[int, ...], Ints] = {}
-        job = _Job(
-            layers=rows.ctypes.data,
-            depth=len(rows),
-            shape=stack.shape,
-            bytes=None if lookup is None else inputs.ctypes.data,
-            lookup=None if lookup is None else lookup.ctypes.data,
-            floats=inputs.ctypes.data if lookup is None else None,
-            labels=labels.ctypes.data,
-            batch=max(1, min(together, len(inputs))),
-            size=stack.size,
-        )
-        library.open_sums.restype = ctypes.c_void_p
-        session = library.open_sums(ctypes.byref(job))
+        self._job = job_of(stack, records)  # whose records compiled code reads in every call
+        self._job.batch = max(1, min(together, self._count))
+        code.open_sums.restype = ctypes.c_void_p
+        session = code.open_sums(ctypes.byref(self._job))
         if session is None:
             raise MemoryError(f"no memory for the gradients of {stack.size} parameters")
         self._session = ctypes.c_void_p(session)
-        weakref.finalize(self, library.close_sums, self._session)
+        weakref.finalize(self, code.close_sums, self._session)
 
     def clipped_sum(self, model: Vector, chosen: Ints, clip: float, layers: tuple[int, ...]) -> Floats:
         """(d,) the sum over the records of these numbers of the gradient of each one's own loss, clipped.
@@ -107,7 +81,7 @@ class Sums:
             len(layers) or 1,
             total.ctypes.data,
         )
-        done = self._library.add_clipped(self._session, ctypes.byref(clipping), ctypes.c_int64(self._count))
+        done = self._code.add_clipped(self._session, ctypes.byref(clipping), ctypes.c_int64(self._count))
         if done == 1:
             raise MemoryError(f"no memory for {len(layers)} layers")
         if done == 2:
