@@ -7,7 +7,7 @@
 
 extern "C" {
 
-// Whether this machine has the instructions that this file was compiled for, of those that compilers use for it.
+// Whether this machine has the instructions that this file was compiled for, those that matter here.
 int usable() {
 #if defined(__x86_64__)
 #ifdef __AVX512F__

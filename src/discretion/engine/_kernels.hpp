@@ -34,7 +34,7 @@ inline Lanes all(float x) { return Lanes{x, x, x, x, x, x, x, x}; }
 inline Marks all(int32_t x) { return Marks{x, x, x, x, x, x, x, x}; }
 inline float sum(Lanes v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 
-// Memory that starts where a vector may: one that lies across two lines of the cache takes twice as long to read.
+// Memory that starts where a vector may: one across two lines of the cache takes twice as long to read.
 template <typename T>
 struct Aligned {
   typedef T value_type;

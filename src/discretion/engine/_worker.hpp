@@ -182,7 +182,8 @@ class Worker : protected Forward {
   }
 
   void spatial_slopes_start(size_t l) {
-    for (Floats* f : {&buffers[l].weight_slope, &buffers[l].bias_slope}) std::fill(f->begin(), f->end(), 0.0f);
+    Buffers& b = buffers[l];
+    for (Floats* f : {&b.weight_slope, &b.bias_slope}) std::fill(f->begin(), f->end(), 0.0f);
   }
 
   // Adds the slopes of weights and inputs, of the records from first to last.
