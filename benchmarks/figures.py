@@ -1,5 +1,5 @@
-"""Figures of the papers that need no training, as tables: the game of Yuan and Wang (mean field, welfare, cost,
-use of a round's budget), and how adaptive sampling draws.
+"""Figures of the papers that need no training, as tables: the game of Yuan and Wang (mean field, welfare,
+cost, use of a round's budget), and how adaptive sampling draws.
 
 Run: python benchmarks/figures.py > results/figures.md
 """
@@ -45,7 +45,12 @@ def mean_field(game: Game) -> None:
         ours = f"{found.report.iterations}, {'yes' if found.report.converged else 'no'}"
         theirs = f"{costates.report.iterations}, {'yes' if costates.report.converged else 'no'}"
         rows.append([f"{reward:g}", *(f"{found.phi[t]:.2f}" for t in ROUNDS_SHOWN), ours, theirs])
-    head = ["reward", *(f"t = {t}" for t in ROUNDS_SHOWN), "search: iterations, at rest", "costates: the same"]
+    head = [
+        "reward",
+        *(f"t = {t}" for t in ROUNDS_SHOWN),
+        "search: iterations, at rest",
+        "costates: the same",
+    ]
     table(head, rows)
 
 
@@ -58,12 +63,18 @@ def worth(game: Game) -> None:
         kept = np.tile(game.rho0, (ROUNDS + 1, 1))
         every = (social_optimum(game, offer), found.rho, kept, all_at(game, game.rho_low))
         rows.append([f"{reward:g}", *(f"{welfare(game, rho, offer):,.0f}" for rho in every)])
-    head = ["reward", "social optimum", "equilibrium (FedPCS)", "first levels kept", "all at 0.01 (the paper's random)"]
+    head = [
+        "reward",
+        "social optimum",
+        "equilibrium (FedPCS)",
+        "first levels kept",
+        "all at 0.01 (the paper's random)",
+    ]
     table(head, rows)
 
 
 def cost(weight: float, rho: Floats, offer: Floats, drawn: Floats) -> float:
-    """(13) without 1/t, the mean over rounds; clients count with their chances, noise relative to a record's."""
+    """(13) without 1/t, the mean over rounds; clients count with their chances."""
     return float(np.mean(np.sum(drawn * (0.5 * weight / rho + 0.5 * offer[:, None] * rho), axis=1)))
 
 
@@ -82,7 +93,10 @@ def costs(reward: float = 5.0) -> None:
             row += [f"{cost(weight, alone, found.reward, same):.1f}"]
         rows.append(row)
     names = ("as printed", "1", "100")
-    head = ["sampling rate", *(f"{who}, accuracy weight {name}" for name in names for who in ("FedPCS", "random"))]
+    head = [
+        "sampling rate",
+        *(f"{who}, accuracy weight {name}" for name in names for who in ("FedPCS", "random")),
+    ]
     table(head, rows)
 
 
@@ -125,8 +139,12 @@ def sampling() -> None:
 
 def main() -> None:
     print("# Figures that need no training\n")
-    print(f"Made by `python benchmarks/figures.py` on {datetime.now(UTC):%Y-%m-%d}. The game: 100 clients, levels")
-    print("U(0.01, 12), privacy weights U(0, 1), 600 records each, T = 30, K = 20 but in Figure 6; one seed.\n")
+    print(
+        f"Made by `python benchmarks/figures.py` on {datetime.now(UTC):%Y-%m-%d}. The game: 100 clients, levels"
+    )
+    print(
+        "U(0.01, 12), privacy weights U(0, 1), 600 records each, T = 30, K = 20 but in Figure 6; one seed.\n"
+    )
     game = game_of(20)
     mean_field(game)
     worth(game)
