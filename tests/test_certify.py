@@ -20,12 +20,13 @@ from discretion.accounting.spent import TIGHT
 from discretion.errors import BudgetError, LedgerError, PlanError
 from discretion.grid import Grid
 from discretion.ledger import Ledger
+from discretion.orders import Order, Updates
 from discretion.phase import Phase
 from discretion.pick import Reading
 from discretion.plan import ADVERSARIES, NOISE_AT, Adversary, NoiseAt, Plan
 from discretion.population import Population
 from discretion.steps import Steps
-from discretion.train import Order, State, Updates, train
+from discretion.train import State, train
 
 
 class Fixed:

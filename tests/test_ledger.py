@@ -20,10 +20,11 @@ from dp_accounting.pld import PLDAccountant
 from discretion.accounting import certify, noise_multiplier, spent
 from discretion.errors import BudgetError, LedgerError, PopulationError
 from discretion.ledger import VERSION, Ledger
+from discretion.orders import Order, Updates
 from discretion.phase import Phase
 from discretion.plan import Plan
 from discretion.population import Population
-from discretion.train import Order, State, Updates, train
+from discretion.train import State, train
 
 DELTA = 1e-5
 

@@ -27,11 +27,12 @@ from discretion.errors import (
 )
 from discretion.ledger import Ledger
 from discretion.methods import METHODS, make_plan
+from discretion.orders import Clients, Order, Updates
 from discretion.phase import Phase
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.steps import Steps
-from discretion.train import Clients, Order, Server, State, Updates, train
+from discretion.train import Server, State, train
 
 __version__ = "0.1.0"
 

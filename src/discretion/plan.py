@@ -204,6 +204,17 @@ class Plan:
                 multiplier = 1 / np.sqrt(1 / multiplier**2 + 1 / bit**2)
         return rate, multiplier
 
+    def own_noise(self, phase: Phase) -> Floats:
+        """(N,) standard deviation that a client adds itself to each of its updates, or in each of its steps.
+
+        Guarantees:
+            All shares of a pool are together its noise; where the server draws it, clients add nothing.
+        """
+        noise = phase.noise[phase.pool]
+        if self.noise_at == "server":
+            return np.zeros(len(noise))
+        return noise if self.noise_at == "steps" else noise / np.sqrt(phase.holders)
+
     def release(self, phase: Phase) -> tuple[Floats, Floats]:
         """(N,) rate and (N,) multiplier that clients are charged: as bad as any promised adversary's view."""
         promised = ADVERSARIES[: ADVERSARIES.index(self.promise) + 1]

@@ -25,6 +25,7 @@ class Purpose(IntEnum):
     STEPS = 7
     TURNS = 8
     STATISTICS = 9
+    SHARES = 10
 
 
 def stream(seed: int, purpose: Purpose, *counter: int) -> np.random.Generator:

@@ -15,13 +15,13 @@ from discretion.clients.noisy import NoisyTraining
 from discretion.clients.training import ONE_EPOCH, LocalTraining
 from discretion.clip import finite_and_factor
 from discretion.engine.records import Records
+from discretion.orders import Order, Statistics, Updates, Vector
 from discretion.pick import Reading
 from discretion.population import Ints
 from discretion.streams import shuffle_keys
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-from discretion.train import Order, Updates, Vector
 
 Parameters = dict[str, Tensor]
 
@@ -98,8 +98,8 @@ class LocalClients:
         numbers = max(self._stack.size, BATCH_NUMBERS * self._local.epochs * records)
         return max(torch.get_num_threads(), COMPILED_NUMBERS // numbers)
 
-    def statistics(self, order: Order, reading: Reading) -> np.ndarray:
-        """(k, m) what a rule reads of each client asked.
+    def statistics(self, order: Order, reading: Reading) -> Statistics:
+        """What a rule reads of each client asked, without noise.
 
         Guarantees:
             One record more or less moves a client's row by at most `reading.sensitivity`, whatever the
@@ -107,7 +107,7 @@ class LocalClients:
             if it is not finite, and so do the sum of squared norms, over `bound`, and `bound` for a label.
         """
         rows = [self._statistic(order.model, self._partition.of(client), reading) for client in order.clients]
-        return np.array(rows, dtype=np.float64)
+        return Statistics(np.arange(len(rows)), np.array(rows, dtype=np.float64))
 
     def _statistic(self, model: Vector, records: Ints, reading: Reading) -> list[float]:
         bound = reading.bound

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from discretion.clients.training import LocalTraining
 from discretion.engine.memory import keep_freed_memory
 from discretion.engine.records import Records
+from discretion.orders import NoisySteps, Order, Updates, Vector
 from discretion.population import Ints
+from discretion.release import noisy_sum
 from discretion.tasks.partitions import Partition
-from discretion.train import NoisySteps, Order, Updates, Vector, noisy_sum
 
 Batch = Callable[[Ints], tuple[Tensor, Tensor]]  # the inputs and labels of these records
 
