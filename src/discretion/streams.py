@@ -46,6 +46,13 @@ def run_stream(
     return stream(seed, purpose, *words, round_, *counter)
 
 
+def fingerprint(seed: int | None) -> str:
+    """Where random numbers come from; tells one seed from another without saying which it is."""
+    if seed is None:
+        return "the operating system"
+    return "a seed of fingerprint " + hashlib.sha256(f"discretion {seed}".encode()).hexdigest()[:12]
+
+
 def shuffle_keys(key: int, epoch: int, client: NDArray[np.int64], length: int) -> Words:
     """(k, length) a random word for each record of each client; sorting them shuffles the records.
 

@@ -1,6 +1,5 @@
 """The one training loop: select, update, clip, sum, noise, combine."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +19,7 @@ from discretion.plan import Plan
 from discretion.population import Floats, Ints
 from discretion.profile import Profile
 from discretion.release import hand_out_statistic, merged, release
-from discretion.streams import Purpose, run_stream
+from discretion.streams import Purpose, fingerprint, run_stream
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def train(
         )
     if certificate.population != ledger.population.digest():
         raise PlanError("this certificate is of another population than the ledger's: certify again")
-    ledger.admit(run, plan, _fingerprint(seed), accept_no_privacy)
+    ledger.admit(run, plan, fingerprint(seed), accept_no_privacy)
     on_record = ledger.states(run)
     if not state.round <= len(on_record) <= state.round + 1:
         raise LedgerError(
@@ -118,13 +117,6 @@ def train(
         with profile("ledger"):
             ledger.commit(run, state.round)
     ledger.finish(run)
-
-
-def _fingerprint(seed: int | None) -> str:
-    """Tells one seed from another without saying which it is."""
-    if seed is None:
-        return "the operating system"
-    return "a seed of fingerprint " + hashlib.sha256(f"discretion {seed}".encode()).hexdigest()[:12]
 
 
 def next_state(
