@@ -1,10 +1,5 @@
 """Five clients with guards of their own, on the digits; for tests of guards and of clients elsewhere."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -128,37 +123,6 @@ def trained(plan: Plan, clients: Clients, folder: Path, run: str = "r", seed: in
         start = State.start(models.flatten(MODEL))
         *_, end = train(plan, certify(plan, PEOPLE), clients, ledger, start, run=run, seed=seed)
     return end
-
-
-class Process:
-    """A guard in a process of its own; `script` is run in it before the guard starts."""
-
-    def __init__(self, path: Path, script: str = "") -> None:
-        code = f"{script}\nfrom pathlib import Path\nfrom discretion.guard import policy, serve\n"
-        code += f"serve.serve(policy.read(Path({str(path)!r})), lambda: print('ready', flush=True))"
-        self.started = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-
-    def ready(self) -> "Process":
-        assert self.started.stdout is not None and self.started.stdout.readline() == "ready\n"
-        return self
-
-    def kill(self) -> None:
-        if self.started.poll() is None:
-            os.kill(self.started.pid, signal.SIGKILL)
-        self.end()
-
-    def end(self) -> int:
-        self.started.terminate()
-        code = self.started.wait(30)
-        assert self.started.stdout is not None
-        self.started.stdout.close()
-        return code
-
-    def killed_itself(self) -> bool:
-        deadline = time.monotonic() + 60
-        while self.started.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return self.started.poll() == -signal.SIGKILL
 
 
 def sockets(folder: Path) -> Sockets:

@@ -15,10 +15,10 @@ from discretion.phase import Clipping, Quantile
 from discretion.pick import Reading
 from discretion.plan import Plan
 from discretion.release import missing_noise
+from guard_process import Process
 from guarding import (
     PEOPLE,
     Direct,
-    Process,
     cryptographic,
     guard_of,
     in_process,

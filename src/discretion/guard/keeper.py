@@ -181,13 +181,16 @@ class Guard:
 
     def _finish(self, run: Pinned, order: Finish) -> None:
         name = order.run
-        if next(known.closed for known in self._ledger.runs if known.id == name) is not None:
+        if self._closed(name):
             return
         done = len(self._ledger.states(name))
         if not done <= order.rounds <= run.plan.rounds:
             raise Refusal(f"run {name} cannot end after round {order.rounds}: {done} are on record")
         self._catch_up(name, order.rounds + 1)
         self._ledger.finish(name)
+
+    def _closed(self, run: str) -> bool:
+        return any(known.closed is not None for known in self._ledger.runs if known.id == run)
 
     def _release(self, run: Pinned, order: Train | Read, body: bytes, asked: str) -> bytes:
         """The bytes that were handed out for this order, or are now."""
@@ -204,6 +207,8 @@ class Guard:
             if self._policy.test_seed is None or order.round != done:
                 raise Refusal(f"round {order.round} is over, or was interrupted: it is not done again")
         self._require_open()
+        if self._closed(name):
+            raise Refusal(f"run {name} is over")
         if not 1 <= order.round <= run.plan.rounds:
             raise Refusal(f"round {order.round} is not in the plan of {run.plan.rounds} rounds")
         if order.round < done:
