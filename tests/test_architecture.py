@@ -46,14 +46,22 @@ ALLOWED = {
     },
     "tasks": {"errors"},
     "engine": {"errors", "population", "clip", "tasks"},
+    "frames": {"errors"},
+    "messages": {"errors", "pick", "records"},
     "clients": {
-        *("errors", "population", "clip", "orders", "release", "streams", "tasks", "pick", "engine"),
+        *("errors", "population", "clip", "orders", "plan", "release", "streams", "tasks", "pick", "engine"),
+        *("frames", "messages"),
+    },
+    "guard": {
+        *("errors", "population", "clip", "orders", "plan", "release", "streams", "tasks", "pick", "noise"),
+        *("clients", "frames", "ledger", "messages"),
     },
     "config": {"errors", "plan", "methods"},
 }
 # what people use: it may import everything, and nothing above imports it
 OUTERMOST = {
-    *("__init__", "__main__", "catalogue", "cli", "experiments", "plots", "report", "runs", "terminal"),
+    *("__init__", "__main__", "catalogue", "cli", "experiments", "plots", "report", "runs"),
+    *("operate", "terminal"),
 }
 
 
@@ -88,6 +96,13 @@ def test_imports_point_one_way() -> None:
         for path in files(part):
             beyond = imported(path) - allowed - {part}
             assert not beyond, f"{path.relative_to(SOURCE)} imports {', '.join(sorted(beyond))}"
+
+
+def test_a_guard_sees_no_server_and_a_server_no_guard() -> None:
+    for path in files("guard"):
+        assert not imported(path) & {"train", "methods", "config"}, path
+    for part in ("train", "clients", "release"):
+        assert not any("guard" in imported(path) for path in files(part))
 
 
 ORDINARY = {"delta", "random"}  # names of methods that are words, too

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from discretion import __version__, budgets, catalogue, config, experiments, terminal
+from discretion import __version__, budgets, catalogue, config, experiments, operate, terminal
 from discretion.accounting import Accountant, Certificate, Pld, Reference, Renyi, certify
 from discretion.errors import DiscretionError, InputError
 from discretion.ledger import Ledger
@@ -33,6 +33,10 @@ Override = Annotated[
     list[str] | None,
     typer.Option("-c", "--set", metavar="KEY=VALUE", help="Change a setting: -c plan.rounds=50"),
 ]
+app.command()(operate.guard)
+app.command()(operate.guards)
+app.command()(operate.key)
+
 INTERRUPTED = 130  # the exit code after Ctrl-C
 DEFAULTS = config.PlanConfig()
 ACCOUNTANTS: dict[str, Accountant] = {"pld": Pld(), "dp-accounting": Reference(), "renyi": Renyi()}
@@ -231,6 +235,9 @@ def run(
         Path | None, typer.Option("--out", "-o", help="The run folder to make; else runs/NAME.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that stopped.")] = False,
+    on: Annotated[
+        str | None, typer.Option("--on", help="Where clients are: here, or behind guards; see [clients].")
+    ] = None,
     change: Override = None,
     write_report: Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.")] = True,
     show_profile: Annotated[bool, typer.Option("--profile", help="Say where the time went.")] = False,
@@ -246,10 +253,11 @@ def run(
     if not (resume and folder.about.exists()):
         if target.is_dir():
             raise InputError(f"{target} is a folder: give a config.toml, or --resume to go on with a run")
-        settings = config.read(target, change or [])
+        where = [f"clients.where={on}"] if on else []
+        settings = config.read(target, [*(change or []), *where])
         task = prepare(settings, folder, load_data(settings, terminal.say))
-    elif change:
-        raise InputError("a run keeps its settings: -c cannot be used when it is resumed")
+    elif change or on:
+        raise InputError("a run keeps its settings: neither -c nor --on can be used when it is resumed")
     if folder.model.exists():
         terminal.say(f"{folder.path} is finished already.")
     else:

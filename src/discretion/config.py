@@ -101,6 +101,17 @@ class TrainConfig(Section):
     )
 
 
+class ClientsConfig(Section):
+    """Where clients are; not part of what a run is."""
+
+    where: Literal["here", "guards"] = Field(
+        "here", description="here: in this process; guards: each behind its own guard on this machine"
+    )
+    addresses: str = Field("", description="guards: a TOML file with the socket of each client's guard")
+    key: str = Field("", description="guards: the operator's key, as `discretion key` writes it")
+    timeout: float = Field(600.0, gt=0, description="guards: seconds to wait for answers in a round")
+
+
 class Config(Section):
     seed: int = Field(0, ge=0, description="of clients, weights and batches, and of seeded coins and noise")
     ledger: str = Field("", description="a ledger shared with other runs; empty: one of its own")
@@ -114,16 +125,23 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     plan: PlanConfig = PlanConfig()
     train: TrainConfig = TrainConfig()
+    clients: ClientsConfig = ClientsConfig()
 
     def anchored(self) -> "Config":
         """With absolute paths, so that a run finds its ledger and data wherever it is resumed from."""
         population = self.population.model_copy(update={"csv": _absolute(self.population.csv)})
         data = self.data.model_copy(update={"path": _absolute(self.data.path)})
-        ledger = _absolute(self.ledger)
-        return self.model_copy(update={"population": population, "data": data, "ledger": ledger})
+        files = {"addresses": _absolute(self.clients.addresses), "key": _absolute(self.clients.key)}
+        clients = self.clients.model_copy(update=files)
+        changed = {"population": population, "data": data, "ledger": _absolute(self.ledger)}
+        return self.model_copy(update=changed | {"clients": clients})
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump())
+
+    def identity(self) -> bytes:
+        """What tells one run from another: all but where its clients are."""
+        return tomli_w.dumps(self.model_dump(exclude={"clients"})).encode()
 
 
 def _absolute(path: str) -> str:

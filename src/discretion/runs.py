@@ -21,9 +21,13 @@ import safetensors.numpy
 
 from discretion import __version__, budgets
 from discretion.accounting import Certificate, certify
+from discretion.clients.remote import RemoteClients
+from discretion.clients.training import LocalTraining
+from discretion.clients.transport import Sockets, Transport, read_addresses
 from discretion.config import Config, read
 from discretion.errors import ConfigError, DataError, InputError
 from discretion.ledger import Ledger
+from discretion.messages import read_key
 from discretion.methods import find, make_plan
 from discretion.plan import Plan
 from discretion.population import Population
@@ -98,6 +102,10 @@ class RunFolder:
     def report(self) -> Path:
         return self.path / "report.html"
 
+    @property
+    def answers(self) -> Path:
+        return self.path / "answers.jsonl"
+
     def ledger(self, config: Config) -> Path:
         return Path(config.ledger) if config.ledger else self.path / "ledger.sqlite"
 
@@ -121,6 +129,8 @@ def divide(
     data, wanted = config.data, config.population
     if population is None and wanted.csv:
         population = Population.from_csv(wanted.csv)
+    if config.clients.where != "here" and wanted.csv and population is not None:  # and so are their records
+        return population, Partition(np.zeros(0, np.int64), np.zeros(len(population) + 1, np.int64))
     if data.partition == "natural":
         names, partition = _by_owner(dataset, population)
     else:
@@ -212,7 +222,7 @@ def set_up(config: Config, dataset: Dataset, population: Population | None = Non
     """`key` is a secret of the run: with it, its name tells nothing of the data."""
     population, partition = divide(config, dataset, population)
     clients = _local_clients(config, dataset, partition)
-    content = hashlib.blake2b(config.to_toml().encode() + population.to_csv().encode(), key=key)
+    content = hashlib.blake2b(config.identity() + population.to_csv().encode(), key=key)
     arrays = (partition.index, partition.start, dataset.train.inputs, dataset.train.labels, clients.initial())
     for array in arrays:
         content.update(np.ascontiguousarray(array).data)
@@ -282,6 +292,7 @@ def execute(
     task: Task | None = None,
     on_round: Callable[[Progress], None] | None = None,
     profile: Profile | None = None,
+    elsewhere: RemoteClients | None = None,
 ) -> None:
     """Do the rounds that are left of a prepared run. Resuming is nothing else than doing this again.
 
@@ -305,7 +316,9 @@ def execute(
                 "now, and a run keeps its own: put them back, or start a new run"
             )
         with Ledger(folder.ledger(config), population, config.rule) as ledger:
-            _execute(folder, config, plan, certificate, ledger, task, on_round, profile or Profile())
+            _execute(
+                folder, config, plan, certificate, ledger, task, on_round, profile or Profile(), elsewhere
+            )
 
 
 def _execute(
@@ -317,13 +330,17 @@ def _execute(
     task: Task,
     on_round: Callable[[Progress], None] | None,
     profile: Profile,
+    elsewhere: RemoteClients | None,
 ) -> None:
     state = _read_checkpoint(folder) or State.start(task.clients.initial())
     _drop_later_history(folder, state.round)
+    elsewhere = elsewhere or far_clients(config, plan, task)
+    if elsewhere:
+        elsewhere.join()
     rounds = train(
         plan,
         certificate,
-        task.clients,
+        elsewhere or task.clients,
         ledger,
         state,
         run=task.name,
@@ -340,10 +357,14 @@ def _execute(
             record |= {"accuracy": quality.accuracy, "loss": quality.loss}
         with profile("write"):
             _append(folder.history, json.dumps(record) + "\n")
+            if elsewhere:
+                _append(folder.answers, "".join(json.dumps(heard) + "\n" for heard in elsewhere.taken()))
             _write_checkpoint(folder, state)
         if on_round:
             spent = certificate.spending.share(state.round)
             on_round(Progress(state.round, plan.rounds, record.get("accuracy"), spent))
+    if elsewhere:
+        elsewhere.finish(plan.rounds)
     _write_safely(folder.model, safetensors.numpy.save(task.clients.named(state.model)))
     folder.checkpoint.unlink(missing_ok=True)
 
@@ -355,15 +376,37 @@ def _local_clients(config: Config, dataset: Dataset, partition: Partition) -> "L
         raise InputError("training needs PyTorch: pip install 'discretion[torch]'") from None
 
     from discretion.clients.local import LocalClients
-    from discretion.clients.training import LocalTraining
     from discretion.tasks import models
 
     torch.set_num_threads(config.train.threads or os.cpu_count() or 1)
     weights = int(stream(config.seed, Purpose.WEIGHTS).integers(2**31))
+    model = models.build(config.model.name, dataset, weights)
+    return LocalClients(dataset, partition, model, local_training(config))
+
+
+def local_training(config: Config) -> LocalTraining:
     how = config.train
     rates = (how.learning_rate, how.momentum, how.weight_decay, how.decay)
-    local = LocalTraining(how.epochs, how.batch_size, *rates)
-    return LocalClients(dataset, partition, models.build(config.model.name, dataset, weights), local)
+    return LocalTraining(how.epochs, how.batch_size, *rates)
+
+
+def far_clients(
+    config: Config, plan: Plan, task: Task, transport: Transport | None = None
+) -> RemoteClients | None:
+    """The clients of a run, if they are elsewhere: by this transport, else straight to guards' sockets."""
+    if config.clients.where == "here":
+        return None
+    return RemoteClients(
+        transport or Sockets(read_addresses(Path(config.clients.addresses))),
+        read_key(Path(config.clients.key)),
+        plan,
+        task.population,
+        task.name,
+        model=config.model.name,
+        shapes=task.clients.shapes,
+        local=local_training(config),
+        timeout=config.clients.timeout,
+    )
 
 
 def _write_checkpoint(folder: RunFolder, state: State) -> None:

@@ -71,6 +71,11 @@ class LocalClients:
         """How many parameters each of the model's tensors has, of those that are trained."""
         return tuple(p.numel() for p in self._model.parameters() if p.requires_grad)
 
+    @property
+    def shapes(self) -> str:
+        """A digest of the shapes of the model's parameters, by which guards know it."""
+        return models.shapes_digest(self._model)
+
     def initial(self) -> Vector:
         """The model that training starts from."""
         return models.flatten(self._model)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -75,6 +76,13 @@ class RemoteClients:
         self._text = plan.to_json().encode()
         self._joined: set[int] = set()
         self.heard: list[Heard] = []
+        self._taken = 0
+
+    def taken(self) -> list[dict[str, Any]]:
+        """What was heard since this was last asked for."""
+        new = [asdict(heard) for heard in self.heard[self._taken :]]
+        self._taken = len(self.heard)
+        return new
 
     def join(self, clients: Ints | None = None) -> dict[str, str]:
         """Ask clients, all unless said, into the run; who refuses, and why. Who is silent is asked later."""

@@ -4,12 +4,13 @@ import queue
 import socket
 import threading
 import time
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from discretion import frames
-from discretion.errors import MessageError
+from discretion.errors import ConfigError, MessageError
 
 LONGEST_ANSWER = 2**31
 AT_ONCE = 64  # sockets that are open at the same time
@@ -21,6 +22,17 @@ class Transport(Protocol):
 
         What has not come within `timeout` seconds, or cannot be reached, is left out.
         """
+
+
+def read_addresses(path: Path) -> dict[str, Path]:
+    """From a TOML file with a line for each client: its name, and the socket of its guard."""
+    try:
+        record = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"cannot read the guards' sockets from {path}: {problem}") from None
+    if not record or not all(isinstance(where, str) for where in record.values()):
+        raise ConfigError(f'{path}: expected lines such as hospital-a = "/run/hospital-a/guard.sock"')
+    return {client: path.absolute().parent / where for client, where in record.items()}
 
 
 class Sockets:

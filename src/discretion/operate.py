@@ -1,0 +1,126 @@
+"""Commands for clients that are parties of their own: guards, keys, and guards for trying out."""
+
+import logging
+from pathlib import Path
+from typing import Annotated, Any
+
+import tomli_w
+import typer
+
+from discretion import config, terminal
+from discretion.errors import InputError
+from discretion.messages import write_key
+from discretion.plan import Plan
+from discretion.runs import Task, divide, fitted, load_data, plan_of, set_up
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def guard(
+    policy: Annotated[Path, typer.Argument(metavar="GUARD.toml", help="What the client allows, to whom.")],
+    show: Annotated[
+        bool, typer.Option("--show", help="Say what it would approve, and do not start.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Guard a client's data and budget: answer orders on a Unix socket, or refuse them.
+
+    Examples: `discretion guard GUARD.toml`, `discretion guard GUARD.toml --show` (digests of the models)
+    """
+    from discretion.guard import policy as policies
+    from discretion.guard import serve
+    from discretion.guard.data import own_records
+    from discretion.tasks import models
+
+    said = policies.read(policy)
+    if show:
+        data = own_records(said.data)
+        digests = {name: models.shapes_digest(models.build(name, data, seed=0)) for name in said.models}
+        record: dict[str, Any] = {"client": said.client, "records": len(data.train.labels), "models": digests}
+        if json_:
+            terminal.print_json(record)
+            return
+        terminal.say(f"client {said.client} with {len(data.train.labels)} records")
+        for name, digest in digests.items():
+            terminal.say(f"model {name}: {digest}")
+        return
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    serve.serve(said)
+
+
+def key(
+    path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("operator.key"),
+    json_: Json = False,
+) -> None:
+    """Make an operator's key, and print its public part, which goes into the clients' GUARD.toml.
+
+    Example: `discretion key operator.key`
+    """
+    if path.exists():
+        raise InputError(f"{path} exists already: a key is never replaced; give another name")
+    public = write_key(path)
+    if json_:
+        terminal.print_json({"key": str(path), "public": public})
+    else:
+        terminal.out.print(public)
+
+
+def guards(
+    settings: Annotated[Path, typer.Argument(metavar="CONFIG", help="A config.toml.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to make.")] = Path("guards"),
+    change: Annotated[list[str] | None, typer.Option("-c", "--set", metavar="KEY=VALUE")] = None,
+    json_: Json = False,
+) -> None:
+    """Write policies for guards of all clients of a run on this machine: for trying out.
+
+    Example: `discretion guards config.toml --out guards`, then `discretion guard guards/c0/GUARD.toml` and so
+    on for each, then `discretion run config.toml --on guards -c clients.addresses=guards/addresses.toml -c
+    clients.key=guards/operator.key`
+    """
+    if out.exists():
+        raise InputError(f"{out} exists already: give another --out")
+    wanted = config.read(settings, change or [])
+    dataset = load_data(wanted, terminal.say)
+    task = set_up(wanted, dataset)
+    _, holdings = divide(wanted, dataset, task.population)
+    if wanted.data.name == "csv" or not holdings.sizes.all():
+        raise InputError("give each guard a table of its own client's records, and write its GUARD.toml")
+    plan = fitted(plan_of(wanted, task.population), wanted, task.clients.layers)
+    out.mkdir(parents=True)
+    public = write_key(out / "operator.key")
+    for i, name in enumerate(task.population.client):
+        home = out / name
+        home.mkdir()
+        (home / "records.txt").write_text("\n".join(map(str, holdings.of(i).tolist())) + "\n")
+        (home / "GUARD.toml").write_text(_policy(wanted, plan, task, i, public), encoding="utf-8")
+    addresses = {name: f"{name}/guard/guard.sock" for name in task.population.client}
+    (out / "addresses.toml").write_text(tomli_w.dumps(addresses), encoding="utf-8")
+    if json_:
+        terminal.print_json({"guards": str(out), "clients": len(addresses), "public": public})
+    else:
+        terminal.say(f"Wrote policies of {len(addresses)} clients to {out}. Start a guard for each of them.")
+
+
+def _policy(wanted: config.Config, plan: Plan, task: Task, client: int, public: str) -> str:
+    turns = max(1 if p.turns is None else int(p.turns[client]) for p in plan.phases)
+    record: dict[str, Any] = {
+        "client": task.population.client[client],
+        "epsilon": float(task.population.epsilon[client]),
+        "delta": float(task.population.delta[client]),
+        "against": plan.promise,
+        "trust_server": plan.noise_at == "server",
+        "operators": {"here": public},
+        "models": {wanted.model.name: task.clients.shapes},
+        "statistics": [plan.reading.rule] if plan.reading else [],
+        "rule": wanted.rule,
+        "data": {"name": wanted.data.name, "records": "records.txt"},
+        "ceilings": {
+            "rounds": plan.rounds,
+            "turns": max(turns, 1),
+            "epochs": wanted.train.epochs,
+            "steps": max(phase.steps for phase in plan.phases),
+        },
+    }
+    if plan.randomness == "seeded":
+        record["test_seed"] = wanted.seed
+    return tomli_w.dumps(record)

@@ -1,0 +1,109 @@
+"""Commands for guards: a run behind guards is the run in one process, and its folder says who refused."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import safetensors.numpy
+
+from discretion import cli
+from discretion.errors import ConfigError
+from discretion.ledger import Ledger
+from discretion.runs import RunFolder
+from guard_process import Process
+
+SETTINGS = """
+seed = 5
+[population]
+clients = 4
+budgets = "groups:8,16"
+[data]
+name = "digits"
+records = 30
+[model]
+name = "linear"
+[plan]
+method = "spend_as_you_go"
+rounds = 4
+rate = 0.6
+clip = 0.5
+[train]
+threads = 1
+"""
+
+
+def discretion(*words: str) -> int:
+    before, sys.argv = sys.argv, ["discretion", *words]
+    try:
+        cli.main()
+        return 0
+    except SystemExit as end:
+        return int(end.code or 0)
+    finally:
+        sys.argv = before
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.toml").write_text(SETTINGS)
+    return tmp_path
+
+
+def test_a_run_goes_on_where_a_guard_is_away(here: Path) -> None:
+    assert discretion("guards", "config.toml", "--out", "guards", "--json") == 0
+    files = ("clients.addresses=guards/addresses.toml", "clients.key=guards/operator.key")
+    words = [word for file in files for word in ("-c", file)]
+    guard = Process(here / "guards" / "c0" / "GUARD.toml").ready()
+    try:
+        assert discretion("run", "config.toml", "--out", "far", "--on", "guards", *words, "--json") == 0
+    finally:
+        guard.end()
+    far = RunFolder(here / "far")
+    heard = [json.loads(line) for line in far.answers.read_text().splitlines()]
+    assert [each["round"] for each in heard] == [1, 2, 3, 4]
+    assert sum(each["lost"] for each in heard) > 0 and not any(each["refused"] for each in heard)
+    assert all(each["asked"] == each["answered"] + each["lost"] for each in heard)
+
+
+def test_all_guards_there_the_model_is_the_same(here: Path) -> None:
+    assert discretion("guards", "config.toml", "--out", "guards", "--json") == 0
+    files = ("clients.addresses=guards/addresses.toml", "clients.key=guards/operator.key")
+    words = [word for file in files for word in ("-c", file)]
+    guards = [Process(here / "guards" / f"c{i}" / "GUARD.toml") for i in range(4)]
+    try:
+        for guard in guards:
+            guard.ready()
+        assert discretion("run", "config.toml", "--out", "far", "--on", "guards", *words, "--json") == 0
+    finally:
+        codes = [guard.end() for guard in guards]
+    assert codes == [0] * 4
+    with Ledger.existing(here / "far" / "ledger.sqlite") as server:
+        for i in range(4):
+            with Ledger.existing(here / "guards" / f"c{i}" / "guard" / "ledger.sqlite") as own:
+                assert own.spent()[0] == pytest.approx(server.spent()[i], rel=1e-9)
+    assert discretion("run", "config.toml", "--out", "near", "--json") == 0
+    far, near = (safetensors.numpy.load_file(here / name / "model.safetensors") for name in ("far", "near"))
+    for name in near:
+        assert far[name] == pytest.approx(near[name], abs=1e-5)
+    ids = [json.loads((here / name / "run.json").read_text())["id"] for name in ("far", "near")]
+    assert ids[0] == ids[1]
+
+
+def test_a_guard_says_what_it_would_approve(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert discretion("guards", "config.toml", "--json") == 0
+    capsys.readouterr()
+    assert discretion("guard", "guards/c1/GUARD.toml", "--show", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["client"] == "c1" and shown["records"] == 30
+    assert f'linear = "{shown["models"]["linear"]}"' in Path("guards/c1/GUARD.toml").read_text()
+    assert discretion("guards", "config.toml") == 2 and discretion("guard", "none.toml") == 2
+    assert discretion("key", "guards/operator.key") == 2
+    assert discretion("key", "new.key") == 0 and len(capsys.readouterr().out.strip()) == 64
+
+
+def test_a_run_without_guards_to_ask_does_not_start(here: Path) -> None:
+    assert (
+        discretion("run", "config.toml", "--on", "guards", "--out", "far", "--json") == ConfigError.exit_code
+    )
