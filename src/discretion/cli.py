@@ -236,7 +236,7 @@ def run(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that stopped.")] = False,
     on: Annotated[
-        str | None, typer.Option("--on", help="Where clients are: here, or behind guards; see [clients].")
+        str | None, typer.Option("--on", help="Where clients are: here, guards or flower; see [clients].")
     ] = None,
     change: Override = None,
     write_report: Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.")] = True,
@@ -273,6 +273,11 @@ def _train(folder: RunFolder, task: Task | None, as_json: bool, profile: Profile
     certificate = Certificate.from_json(_read(folder.certificate))
     if not as_json:
         _show(made, Population.from_csv(folder.population), certificate, as_json)
+    settings = config.read(folder.config)
+    if settings.clients.where == "flower":
+        from discretion.flower import project
+
+        return project.submit(folder.path, settings.clients.connection)
     with terminal.bars(as_json) as progress:
         bar = terminal.bar(progress, made.method, made.rounds)
 

@@ -104,12 +104,15 @@ class TrainConfig(Section):
 class ClientsConfig(Section):
     """Where clients are; not part of what a run is."""
 
-    where: Literal["here", "guards"] = Field(
-        "here", description="here: in this process; guards: each behind its own guard on this machine"
+    where: Literal["here", "guards", "flower"] = Field(
+        "here",
+        description="here: in this process; guards: each behind its own guard on this machine; flower: each "
+        "behind its own guard, reached by Flower",
     )
     addresses: str = Field("", description="guards: a TOML file with the socket of each client's guard")
-    key: str = Field("", description="guards: the operator's key, as `discretion key` writes it")
-    timeout: float = Field(600.0, gt=0, description="guards: seconds to wait for answers in a round")
+    key: str = Field("", description="the operator's key, as `discretion key` writes it")
+    connection: str = Field("", description="flower: the SuperLink, by its name in Flower's config.toml")
+    timeout: float = Field(600.0, gt=0, description="seconds to wait for answers in a round")
 
 
 class Config(Section):

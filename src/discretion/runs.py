@@ -292,7 +292,7 @@ def execute(
     task: Task | None = None,
     on_round: Callable[[Progress], None] | None = None,
     profile: Profile | None = None,
-    elsewhere: RemoteClients | None = None,
+    transport: Transport | None = None,
 ) -> None:
     """Do the rounds that are left of a prepared run. Resuming is nothing else than doing this again.
 
@@ -317,7 +317,7 @@ def execute(
             )
         with Ledger(folder.ledger(config), population, config.rule) as ledger:
             _execute(
-                folder, config, plan, certificate, ledger, task, on_round, profile or Profile(), elsewhere
+                folder, config, plan, certificate, ledger, task, on_round, profile or Profile(), transport
             )
 
 
@@ -330,11 +330,11 @@ def _execute(
     task: Task,
     on_round: Callable[[Progress], None] | None,
     profile: Profile,
-    elsewhere: RemoteClients | None,
+    transport: Transport | None,
 ) -> None:
     state = _read_checkpoint(folder) or State.start(task.clients.initial())
     _drop_later_history(folder, state.round)
-    elsewhere = elsewhere or far_clients(config, plan, task)
+    elsewhere = far_clients(config, plan, task, transport)
     if elsewhere:
         elsewhere.join()
     rounds = train(
