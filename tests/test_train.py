@@ -21,7 +21,14 @@ from discretion.phase import FLAT, Clipping, Phase, Quantile
 from discretion.pick import Reading, Rule
 from discretion.plan import NoiseAt, Plan
 from discretion.population import Population
-from discretion.release import LARGEST_SCALE, clipped_sums, noisy_sum, release
+from discretion.release import (
+    LARGEST_SCALE,
+    clipped_sums,
+    hand_out,
+    hand_out_statistic,
+    noisy_sum,
+    release,
+)
 from discretion.streams import Purpose, run_stream
 from discretion.train import Server, State, next_state, select, train
 
@@ -835,3 +842,60 @@ def test_pools_of_single_clients_are_kept_apart_where_each_is_treated_on_its_own
     kept = {"project": [0, 0, 4.0 + 1.5 + 1.0, 4.0 + 1.5 + 1.0], "top_k": [1.0, 4.0, 9.0, 4.0]}
     np.testing.assert_allclose(moved.model, kept[combine.rule], rtol=1e-5)
     np.testing.assert_allclose(moved.step, phase.weight @ rows, rtol=1e-6)  # nothing left out
+
+
+# what clients hand out
+
+
+def test_shares_of_the_noise_are_together_the_noise_of_their_pool() -> None:
+    phase = Phase(
+        rounds=1,
+        rate=np.array([0.5, 0.0, 1.0, 0.2, 0.3]),
+        clip=np.ones(5),
+        noise=np.array([3.0, 4.0]),
+        pool=np.array([0, 0, 0, 1, 1]),
+        weight=np.ones(2),
+    )
+    own = plan_of(phase, "clients").own_noise(phase)
+    taking = phase.expected > 0
+    np.testing.assert_allclose(np.bincount(phase.pool[taking], own[taking] ** 2), phase.noise**2)
+    np.testing.assert_array_equal(own, plan_of(phase, "secure_sum").own_noise(phase))
+    assert not plan_of(phase).own_noise(phase).any()
+
+
+def test_what_is_handed_out_is_within_its_clip_with_noise_of_its_own() -> None:
+    rng, size = np.random.default_rng(2), 20_000
+    rows = (rng.standard_normal((4, size)) * [[1e-6], [1.0], [1e9], [1.0]]).astype(np.float32)
+    rows[3, 7] = np.inf
+    clip, std, layers = np.array([0.5, 0.5, 0.5, 0.5]), np.array([0.0, 0.0, 0.0, 2.0]), [slice(0, size)]
+    found = hand_out(rows, clip, layers, std, [seeded(i) for i in range(4)])
+    assert found.dtype == np.float32 and np.isfinite(found).all()
+    assert (np.linalg.norm(found[:3].astype(np.float64), axis=1) <= 0.5).all()
+    np.testing.assert_array_equal(found[0], rows[0])
+    assert np.linalg.norm(found[2]) == pytest.approx(0.5, rel=1e-5)
+    assert found[3].std() == pytest.approx(2.0, rel=0.03)  # the update counts as zero, its noise stays
+    again = hand_out(rows, clip, layers, std + 1.0, [seeded(i) for i in range(4)])
+    for i in range(4):
+        noise = seeded(i).gaussian(size, float(std[i] + 1.0))
+        clean = found[i] if std[i] == 0 else 0.0
+        np.testing.assert_allclose(again[i], clean + noise, atol=1e-5)
+
+
+def test_a_statistic_that_is_not_finite_counts_as_zero() -> None:
+    value = np.array([1.0, np.nan, np.inf])
+    assert hand_out_statistic(value, 0.0, seeded()).tolist() == [1.0, 0.0, 0.0]
+    moved = hand_out_statistic(value, 3.0, seeded()) - seeded().gaussian(3, 3.0)
+    np.testing.assert_allclose(moved, [1.0, 0.0, 0.0])
+
+
+def test_a_statistic_from_nobody_who_was_asked_is_refused() -> None:
+    plan = reading_plan(np.ones(4), "norm", 2)
+    for place in ([0, 0], [4], [-1]):
+
+        class Odd(Readable):
+            def statistics(self, order: Order, reading: Reading, place: list[int] = place) -> Statistics:
+                return Statistics(np.array(place), np.ones((len(place), 1)))
+
+        with pytest.raises(LedgerError, match="was not asked, or came twice"):
+            state = State.start(np.zeros(3, np.float32))
+            next_state(plan, Odd(np.zeros((4, 3)), np.ones((4, 1))), state, run="r", seed=0)

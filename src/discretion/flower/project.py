@@ -37,8 +37,9 @@ def write(path: Path) -> None:
     package.mkdir(parents=True, exist_ok=True)
     (path / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
     (package / "__init__.py").write_text("", encoding="utf-8")
-    (package / "server.py").write_text("from discretion.flower.server import app as app\n", encoding="utf-8")
-    (package / "client.py").write_text("from discretion.flower.relay import app as app\n", encoding="utf-8")
+    for name, module in (("server", "server"), ("client", "relay")):  # Flower looks for an assignment
+        code = f"from discretion.flower import {module}\n\napp = {module}.app\n"
+        (package / f"{name}.py").write_text(code, encoding="utf-8")
 
 
 def submit(folder: Path, connection: str) -> None:
