@@ -36,6 +36,7 @@ Override = Annotated[
 app.command()(operate.guard)
 app.command()(operate.guards)
 app.command()(operate.key)
+app.add_typer(operate.flower, name="flower")
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 DEFAULTS = config.PlanConfig()
@@ -277,7 +278,7 @@ def _train(folder: RunFolder, task: Task | None, as_json: bool, profile: Profile
     if settings.clients.where == "flower":
         from discretion.flower import project
 
-        return project.submit(folder.path, settings.clients.connection)
+        return project.submit(folder.path, settings.clients.connection, settings.clients.home)
     with terminal.bars(as_json) as progress:
         bar = terminal.bar(progress, made.method, made.rounds)
 

@@ -111,7 +111,8 @@ class ClientsConfig(Section):
     )
     addresses: str = Field("", description="guards: a TOML file with the socket of each client's guard")
     key: str = Field("", description="the operator's key, as `discretion key` writes it")
-    connection: str = Field("", description="flower: the SuperLink, by its name in Flower's config.toml")
+    connection: str = Field("here", description="flower: the SuperLink, by its name in Flower's config.toml")
+    home: str = Field("", description="flower: the folder of Flower's config.toml; empty: as FLWR_HOME says")
     timeout: float = Field(600.0, gt=0, description="seconds to wait for answers in a round")
 
 
@@ -135,6 +136,7 @@ class Config(Section):
         population = self.population.model_copy(update={"csv": _absolute(self.population.csv)})
         data = self.data.model_copy(update={"path": _absolute(self.data.path)})
         files = {"addresses": _absolute(self.clients.addresses), "key": _absolute(self.clients.key)}
+        files["home"] = _absolute(self.clients.home)
         clients = self.clients.model_copy(update=files)
         changed = {"population": population, "data": data, "ledger": _absolute(self.ledger)}
         return self.model_copy(update=changed | {"clients": clients})

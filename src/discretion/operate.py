@@ -13,6 +13,9 @@ from discretion.messages import write_key
 from discretion.plan import Plan
 from discretion.runs import Task, divide, fitted, load_data, plan_of, set_up
 
+flower = typer.Typer(
+    no_args_is_help=True, rich_markup_mode="markdown", help="Try a run on Flower, on this machine."
+)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
@@ -77,9 +80,18 @@ def guards(
     on for each, then `discretion run config.toml --on guards -c clients.addresses=guards/addresses.toml -c
     clients.key=guards/operator.key`
     """
+    wanted = config.read(settings, change or [])
+    names = _write_guards(wanted, out)
+    if json_:
+        terminal.print_json({"guards": str(out), "clients": len(names)})
+    else:
+        terminal.say(f"Wrote policies of {len(names)} clients to {out}. Start a guard for each of them.")
+
+
+def _write_guards(wanted: config.Config, out: Path) -> tuple[str, ...]:
+    """A folder with a policy for each client of a run, and an operator's key; their names."""
     if out.exists():
         raise InputError(f"{out} exists already: give another --out")
-    wanted = config.read(settings, change or [])
     dataset = load_data(wanted, terminal.say)
     task = set_up(wanted, dataset)
     _, holdings = divide(wanted, dataset, task.population)
@@ -95,10 +107,62 @@ def guards(
         (home / "GUARD.toml").write_text(_policy(wanted, plan, task, i, public), encoding="utf-8")
     addresses = {name: f"{name}/guard/guard.sock" for name in task.population.client}
     (out / "addresses.toml").write_text(tomli_w.dumps(addresses), encoding="utf-8")
+    return task.population.client
+
+
+@flower.command()
+def init(
+    settings: Annotated[Path, typer.Argument(metavar="CONFIG", help="A config.toml.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to make.")] = Path("flower"),
+    port: Annotated[int, typer.Option(help="Of the SuperLink; nodes take those after it.")] = 18_000,
+    change: Annotated[list[str] | None, typer.Option("-c", "--set", metavar="KEY=VALUE")] = None,
+    json_: Json = False,
+) -> None:
+    """Write certificates, keys of nodes and operator, policies and configurations for a run on this machine.
+
+    Example: `discretion flower init config.toml --out flower`
+    """
+    from discretion.flower import local
+
+    names = _write_guards(config.read(settings, change or []), out)
+    local.write(out, names, port)
     if json_:
-        terminal.print_json({"guards": str(out), "clients": len(addresses), "public": public})
+        terminal.print_json({"flower": str(out), "clients": len(names), "port": port})
     else:
-        terminal.say(f"Wrote policies of {len(addresses)} clients to {out}. Start a guard for each of them.")
+        terminal.say(
+            f"Wrote {out}. Next: discretion flower up {out}, then discretion run {settings} --on flower -c "
+            f"clients.home={out}/flower -c clients.key={out}/operator.key"
+        )
+
+
+@flower.command()
+def up(
+    folder: Annotated[Path, typer.Argument(help="What init made.")] = Path("flower"), json_: Json = False
+) -> None:
+    """Start a SuperLink, and a guard and a node for each client, with TLS and authentication of nodes.
+
+    Example: `discretion flower up flower`
+    """
+    from discretion.flower import local
+
+    local.up(folder, terminal.say)
+    if json_:
+        terminal.print_json({"up": str(folder)})
+
+
+@flower.command()
+def down(
+    folder: Annotated[Path, typer.Argument(help="What was started.")] = Path("flower"), json_: Json = False
+) -> None:
+    """End exactly what `up` started.
+
+    Example: `discretion flower down flower`
+    """
+    from discretion.flower import local
+
+    local.down(folder, terminal.say)
+    if json_:
+        terminal.print_json({"down": str(folder)})
 
 
 def _policy(wanted: config.Config, plan: Plan, task: Task, client: int, public: str) -> str:

@@ -1,5 +1,6 @@
 """What Flower is given to run: two lines of code that name the installed apps, and a run folder."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ build-backend = "hatchling.build"
 [project]
 name = "discretion-run"
 version = "1.0.0"
+description = "A run of Discretion"
+license = "Apache-2.0"
 dependencies = []
 
 [tool.hatch.build.targets.wheel]
@@ -42,13 +45,27 @@ def write(path: Path) -> None:
         (package / f"{name}.py").write_text(code, encoding="utf-8")
 
 
-def submit(folder: Path, connection: str) -> None:
+def environment(home: str = "") -> dict[str, str]:
+    """Of Flower's tools: no telemetry, their folder, and the tools beside this Python first."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PATH": path}
+    return os.environ | quiet | ({"FLWR_HOME": home} if home else {})
+
+
+def tool(name: str) -> str:
+    path = Path(sys.executable).with_name(name)
+    if not path.exists():
+        raise InputError(f"{name} is not installed here: pip install 'discretion[flower]'")
+    return str(path)
+
+
+def submit(folder: Path, connection: str, home: str) -> None:
     """Run what is left of a prepared run on a SuperLink, by its name in Flower's config.toml, and wait."""
     write(folder / "flower")
-    flwr = Path(sys.executable).with_name("flwr")
-    if not flwr.exists():
-        raise InputError("running on Flower needs it: pip install 'discretion[flower]'")
     settings = f'folder="{folder.absolute()}"'
-    words = [str(flwr), "run", str(folder / "flower"), connection, "--stream", "--run-config", settings]
-    if subprocess.run(words).returncode != 0 or not (folder / "model.safetensors").exists():
+    words = [tool("flwr"), "run", str(folder / "flower"), connection, "--stream", "--run-config", settings]
+    if (
+        subprocess.run(words, env=environment(home), stdout=sys.stderr).returncode != 0
+        or not (folder / "model.safetensors").exists()
+    ):
         raise InputError(f"Flower did not finish the run in {folder}; go on with --resume when it can")
