@@ -248,6 +248,24 @@ def test_whatever_comes_is_answered_by_a_refusal(guard: Guard, content: bytes, s
     assert answer.kind == "refused" and answer.reason and body == b""
 
 
+@pytest.mark.parametrize("kind", ["data", "file", "raw", "update", "ledger", "metrics", "exec", "__init__"])
+def test_there_is_no_order_for_anything_but_releases(guard: Guard, tmp_path: Path, kind: str) -> None:
+    before = record(tmp_path)
+    fields = order(1).model_dump()
+    for more in (
+        {"kind": kind},
+        {"kind": kind, "path": "/etc/passwd"},
+        {"raw": True},
+        {"file": "records.txt"},
+    ):
+        header = dump(fields | more).encode()
+        message = struct.pack(">I", len(header)) + header + ZERO
+        answer, body = decode_answer(guard.answer(sign(message, KEY)))
+        assert answer.kind == "refused" and body == b"" and "not an order" in answer.reason
+        assert "/etc" not in answer.reason
+    assert record(tmp_path) == before
+
+
 @pytest.mark.parametrize("size", [0, 4, 2599, 2604])
 def test_a_model_of_another_size_is_refused(guard: Guard, tmp_path: Path, size: int) -> None:
     before = record(tmp_path)
