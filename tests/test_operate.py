@@ -1,14 +1,19 @@
 """Commands for guards: a run behind guards is the run in one process, and its folder says who refused."""
 
 import json
+import ssl
+import stat
+import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import safetensors.numpy
 
 from discretion import cli
-from discretion.errors import ConfigError
+from discretion.errors import ConfigError, InputError
+from discretion.flower import local, project
 from discretion.ledger import Ledger
 from discretion.runs import RunFolder
 from guard_process import Process
@@ -107,3 +112,63 @@ def test_a_run_without_guards_to_ask_does_not_start(here: Path) -> None:
     assert (
         discretion("run", "config.toml", "--on", "guards", "--out", "far", "--json") == ConfigError.exit_code
     )
+
+
+# what is started on this machine
+
+
+@pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")  # they are meant to go on without us
+def test_down_ends_exactly_what_was_started(tmp_path: Path) -> None:
+    inner = "import subprocess; subprocess.run(['sleep', '98'])"
+    local._start(tmp_path, "one", ["sleep", "99"])
+    local._start(tmp_path, "two", [sys.executable, "-c", inner])
+    ours = local._recorded(tmp_path)
+    other = subprocess.Popen(["sleep", "97"])
+    try:
+        with (tmp_path / "processes.jsonl").open("a") as file:  # as if a number had been given away since
+            file.write(json.dumps({"name": "three", "pid": other.pid, "since": 1}) + "\n")
+        said: list[str] = []
+        local.down(tmp_path, said.append)
+        assert said == ["Ended 2 processes."] and all(local._is_over(entry["pid"]) for entry in ours)
+        assert other.poll() is None
+        local.down(tmp_path, said.append)
+        assert said[1] == "Ended 0 processes."
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_certificates_and_keys_are_what_tls_and_nodes_need(tmp_path: Path) -> None:
+    local.write(tmp_path, ("a", "b"), 12345)
+    for secret in ("certificates/server.key", "nodes/a", "nodes/b"):
+        assert stat.S_IMODE((tmp_path / secret).stat().st_mode) == 0o600
+    assert (tmp_path / "nodes" / "a.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+    keys = tmp_path / "certificates"
+    ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ours.load_cert_chain(keys / "server.pem", keys / "server.key")
+    theirs = ssl.create_default_context(cafile=str(keys / "ca.crt"))
+    for name, good in (("127.0.0.1", True), ("localhost", True), ("example.org", False)):
+        to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = theirs.wrap_bio(to_client, to_server, server_hostname=name)
+        server = ours.wrap_bio(to_server, to_client, server_side=True)
+        assert agree(client, server) == good
+
+
+def agree(client: ssl.SSLObject, server: ssl.SSLObject) -> bool:
+    for _ in range(5):
+        for side in (client, server):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError:
+                return False
+    return client.version() is not None
+
+
+def test_without_flower_it_says_what_is_missing(here: Path) -> None:
+    if find_spec("flwr") is None:
+        with pytest.raises(InputError, match="pip install 'discretion\\[flower\\]'"):
+            project.submit(here, "here", "")
+    with pytest.raises(InputError, match="discretion flower init"):
+        local.up(here, print)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import tomli_w
@@ -83,13 +84,16 @@ def up(folder: Path, say: Callable[[str], None]) -> None:
 
 def down(folder: Path, say: Callable[[str], None]) -> None:
     """End exactly what `up` started: processes that are still the same ones, with what they started."""
-    ended = 0
-    for entry in reversed(_recorded(folder)):
-        if _since(entry["pid"]) == entry["since"]:
-            _end(entry["pid"])
-            ended += 1
+    ours = [entry["pid"] for entry in _recorded(folder) if _since(entry["pid"]) == entry["since"]]
+    for how in (signal.SIGTERM, signal.SIGKILL):  # a leader that has ended may leave others of its group
+        for pid in ours:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, how)
+        deadline = time.monotonic() + ENDING
+        while not all(map(_is_over, ours)) and time.monotonic() < deadline:
+            time.sleep(0.1)
     (folder / "processes.jsonl").unlink(missing_ok=True)
-    say(f"Ended {ended} processes.")
+    say(f"Ended {len(ours)} processes.")
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -122,20 +126,6 @@ def _since(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return -1
-
-
-def _end(pid: int) -> None:
-    deadline = time.monotonic() + ENDING
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(pid, how)
-            while time.monotonic() < deadline:
-                os.killpg(pid, 0)
-                if _since(pid) == -1 or _is_over(pid):
-                    break
-                time.sleep(0.1)
-        except ProcessLookupError:
-            return
 
 
 def _is_over(pid: int) -> bool:
