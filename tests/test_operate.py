@@ -60,16 +60,21 @@ def test_a_run_goes_on_where_a_guard_is_away(here: Path) -> None:
     assert discretion("guards", "config.toml", "--out", "guards", "--json") == 0
     files = ("clients.addresses=guards/addresses.toml", "clients.key=guards/operator.key")
     words = [word for file in files for word in ("-c", file)]
-    guard = Process(here / "guards" / "c0" / "GUARD.toml").ready()
+    strict = here / "guards" / "c1" / "GUARD.toml"
+    strict.write_text(strict.read_text().replace("rounds = 4", "rounds = 3"))
+    guards = [Process(here / "guards" / name / "GUARD.toml").ready() for name in ("c0", "c1")]
     try:
         assert discretion("run", "config.toml", "--out", "far", "--on", "guards", *words, "--json") == 0
     finally:
-        guard.end()
+        for guard in guards:
+            guard.end()
     far = RunFolder(here / "far")
     heard = [json.loads(line) for line in far.answers.read_text().splitlines()]
     assert [each["round"] for each in heard] == [1, 2, 3, 4]
-    assert sum(each["lost"] for each in heard) > 0 and not any(each["refused"] for each in heard)
-    assert all(each["asked"] == each["answered"] + each["lost"] for each in heard)
+    assert sum(each["lost"] for each in heard) > 0
+    assert {name for each in heard for name in each["refused"]} == {"c1"}
+    assert all(each["asked"] == each["answered"] + each["lost"] + len(each["refused"]) for each in heard)
+    assert "c1 in far from round" in far.report.read_text() and "it takes at most 3" in far.report.read_text()
 
 
 def test_all_guards_there_the_model_is_the_same(here: Path) -> None:
