@@ -594,3 +594,13 @@ def test_frames_take_no_more_than_is_allowed() -> None:
 
 def test_local_training_says_all_that_matters() -> None:
     assert set(Local.model_fields) == set(asdict(LOCAL))
+
+
+def test_the_policy_in_the_guide_can_be_used(tmp_path: Path) -> None:
+    guide = (Path(__file__).parent.parent / "docs" / "operating.md").read_text(encoding="utf-8")
+    shown = guide.split("```toml\n")[1].split("```")[0]
+    (tmp_path / "GUARD.toml").write_text(shown.replace("7f3c…", "7f" * 32))
+    said = policy.read(tmp_path / "GUARD.toml")
+    assert said.against == "server" and not said.trust_server and said.socket_path.name == "guard.sock"
+    defaults = {name: field.default for name, field in policy.Policy.model_fields.items()}
+    assert (defaults["against"], defaults["trust_server"], defaults["rule"]) == ("server", False, "planned")
