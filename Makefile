@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN = .venv/bin
 
-.PHONY: demo test test-deployment lint types clean
+.PHONY: demo test test-deployment bars clean
 
 demo: .venv/demo
 	$(BIN)/discretion demo --out runs/demo
@@ -30,6 +30,14 @@ test-deployment: .venv-flower/test
 .venv/test: .venv/demo
 	$(BIN)/pip install -q -c constraints.txt -e '.[torch,dev]'
 	touch $@
+
+# The engine's bars beside its peers, on an idle machine: make bars PFL=environment FLOWER=environment
+# (benchmarks/engine.py says how the environments are made; the first needs opacus, too).
+bars: .venv/test
+	$(BIN)/python benchmarks/engine.py --pfl $(PFL) --flower $(FLOWER)
+	$(BIN)/python benchmarks/records.py --peer-python $(PFL)/bin/python
+	$(BIN)/python benchmarks/sequence.py
+	$(BIN)/python benchmarks/growth.py
 
 clean:
 	rm -rf .venv .venv-flower

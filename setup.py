@@ -4,6 +4,8 @@ Everything else is in pyproject.toml. The code is made for the machine it is bui
 not used if instructions are missing.
 """
 
+from pathlib import Path
+
 from setuptools import Extension, setup
 
 setup(
@@ -11,7 +13,7 @@ setup(
         Extension(
             "discretion.engine._clients",
             ["src/discretion/engine/_clients.cpp"],
-            depends=[f"src/discretion/engine/_{name}.hpp" for name in ("kernels", "net", "worker")],
+            depends=sorted(str(header) for header in Path("src/discretion/engine").glob("_*.hpp")),
             # no -ffast-math: an update that is not finite must stay so, and be dropped
             extra_compile_args=[
                 *("-std=c++17", "-O3", "-march=native", "-pthread"),

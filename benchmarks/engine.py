@@ -2,11 +2,11 @@
 
 Run: python benchmarks/engine.py --seconds 10 [--pfl ENVIRONMENT] [--flower ENVIRONMENT]
 
-`compiled` and `torch` are the two ways of LocalClients; `loop` is what one would write first: a client after
-the other, by torch.optim.SGD. Medians over rounds; the last column is what one core does in a second of its
-own time, which a busy machine disturbs less. Peers are run in environments of their own, made by
-`pip install torch==2.13.0`, then pfl or flwr[simulation]==1.41.0 under that constraint: two processes,
-channels_last, and beside that as shipped.
+`compiled`, `torch` (in this process) and `workers` (by torch in several) are the ways of LocalClients; `loop`
+is what one would write first: a client after the other, by torch.optim.SGD. Medians over rounds; the last
+column is what one core does in a second of its own time, which a busy machine disturbs less. Peers are run in
+environments of their own, made by `pip install torch==2.13.0`, then pfl or flwr[simulation]==1.41.0 under
+that constraint: two processes, channels_last, and beside that as shipped.
 """
 
 import argparse
@@ -24,7 +24,8 @@ import torch
 from torch.nn import functional
 
 from discretion import engine
-from discretion.clients.local import LocalClients, LocalTraining
+from discretion.clients.local import LocalClients
+from discretion.clients.training import LocalTraining
 from discretion.orders import Order
 from discretion.tasks import datasets, models
 from discretion.tasks.datasets import Dataset
@@ -32,19 +33,32 @@ from discretion.tasks.partitions import even_sizes, iid
 
 CLIENTS, STEPS, RATE = 6000, 5, 0.1
 WORKLOADS = {"A_small": ("cnn_small", 120), "A_big": ("cnn", 20)}  # model, clients of a round that is timed
-WAYS = ("compiled", "torch", "loop")
+WAYS = ("compiled", "torch", "workers", "loop")
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1"}
 
 Round = Callable[[np.ndarray], object]
 
 
-def ways(dataset: Dataset, name: str) -> dict[str, Round]:
+def used(processes: list[int]) -> float:
+    """Seconds of processor time of this process and of those."""
+    own = time.process_time()
+    for number in processes:
+        fields = Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()
+        own += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own
+
+
+def ways(dataset: Dataset, name: str, workers: int) -> dict[str, tuple[Round, LocalClients | None]]:
     rng = np.random.default_rng(0)
     partition = iid(dataset.train.labels, even_sizes(len(dataset.train.labels), CLIENTS), rng)
     model = models.build(name, dataset, 0)
     local = LocalTraining(epochs=STEPS, batch_size=10, learning_rate=RATE)
-    compiled, general = (LocalClients(dataset, partition, model, local) for _ in range(2))
-    general._stack = None
+    counts = {"compiled": 1, "torch": 1, "workers": workers}
+    made = {
+        way: LocalClients(dataset, partition, model, local, device="cpu", workers=count)
+        for way, count in counts.items()
+    }
+    made["torch"]._stack = made["workers"]._stack = None
 
     def asking(clients: LocalClients) -> Round:
         start = clients.initial()
@@ -67,20 +81,22 @@ def ways(dataset: Dataset, name: str) -> dict[str, Round]:
                 optimiser.step()
             models.flatten(own) - start
 
-    return {"compiled": asking(compiled), "torch": asking(general), "loop": loop}
+    return {**{way: (asking(one), one) for way, one in made.items()}, "loop": (loop, None)}
 
 
-def measure(work: Round, clients: int, seconds: float) -> tuple[float, float]:
+def measure(work: Round, made: LocalClients | None, clients: int, seconds: float) -> tuple[float, float]:
     """Clients a second, and clients a second of processor time: medians, the first round not counted."""
     rng = np.random.default_rng(1)
     work(rng.integers(0, CLIENTS, min(clients, 8)))
+    pool = None if made is None else made._workers
+    processes = [] if pool is None else [process.number for process in pool._processes]
     rates, own, end = [], [], time.perf_counter() + seconds
     while len(rates) < 3 or time.perf_counter() < end:
         who = rng.permutation(CLIENTS)[:clients]
-        start, used = time.perf_counter(), time.process_time()
+        start, before = time.perf_counter(), used(processes)
         work(who)
         rates.append(clients / (time.perf_counter() - start))
-        own.append(clients / (time.process_time() - used))
+        own.append(clients / (used(processes) - before))
     return float(np.median(rates)), float(np.median(own))
 
 
@@ -114,6 +130,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=10.0, help="for each row")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--workload", choices=list(WORKLOADS), action="append")
     parser.add_argument("--way", choices=WAYS, action="append")
     parser.add_argument("--pfl", help="an environment with pfl-research")
@@ -125,11 +142,11 @@ def main() -> None:
     print(f"{'workload':10}{'way':18}{'clients/s':>12}{'each core':>12}")
     for workload in options.workload or WORKLOADS:
         name, clients = WORKLOADS[workload]
-        for way, work in ways(dataset, name).items():
+        for way, (work, made) in ways(dataset, name, options.workers).items():
             if way not in (options.way or WAYS) or (way == "compiled" and not engine.available()):
                 continue
             few = clients if way == "compiled" else clients // 5
-            rate, own = measure(work, few, options.seconds)
+            rate, own = measure(work, made, few, options.seconds)
             print(f"{workload:10}{way:18}{rate:12.1f}{own:12.1f}", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             data = f"{folder}/data.npz"

@@ -1,10 +1,12 @@
 """How many records' clipped gradients a second noisy steps take, beside plain torch and Opacus.
 
 Rounds of 10 clients, each with 5 noisy steps on batches of about 128 of its 600 records; whole rounds are
-timed, noise included. On `--cores` 2 ours trains two clients at a time, the others run in two processes.
-Every run may keep freed memory (glibc gives it back else, and page faults then take up to half of the time).
+timed, noise included. Plain torch has no privacy; its images and Opacus' are in the order that is fastest
+(channels last). On one core, and for the table on two as well: there ours trains two clients at a time, the
+others run in two processes. Every run may keep freed memory (glibc gives it back else, and page faults then
+take up to half of the time).
 
-Run: python benchmarks/records.py --seconds 5 --cores 2 --peer-python /path/to/venv/with/opacus/bin/python
+Run: python benchmarks/records.py --seconds 5 --peer-python /path/to/venv/with/opacus/bin/python
 """
 
 import argparse
@@ -19,7 +21,8 @@ import numpy as np
 import records_peers as peers
 import torch
 
-from discretion.clients.local import LocalClients, LocalTraining
+from discretion.clients.local import LocalClients
+from discretion.clients.training import LocalTraining
 from discretion.engine import records
 from discretion.noise import Seeded
 from discretion.orders import NoisySteps, Order
@@ -29,12 +32,14 @@ from discretion.tasks.partitions import Partition
 
 KEEP = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_ARENA_MAX": "1"}
 WORKLOADS = ("B", "B_tf", "adult")
+WAYS = {"ours": "ours", "torch": "ours without a compiler", "each": "each record's gradient (vmap)"}
+PEERS = {"plain": "plain torch, not private", "opacus_ghost": "Opacus ghost", "opacus_hooks": "Opacus hooks"}
 
 
-def ours(workload: str, seconds: float, cores: int, each: bool) -> None:
-    """`each`: by the gradient of each record, as for models of unknown parts."""
+def ours(way: str, workload: str, seconds: float, cores: int) -> None:
+    """torch: without compiled code; each: by the gradient of each record, as for models of unknown parts."""
     torch.set_num_threads(cores)
-    if each:
+    if way == "each":
         records.known = lambda model: None
     inputs, labels = peers.data_of(workload)
     split = Split(inputs, labels)
@@ -45,7 +50,9 @@ def ours(workload: str, seconds: float, cores: int, each: bool) -> None:
     clients = LocalClients(
         dataset, Partition(np.arange(len(labels)), starts), peers.model_of(workload), local
     )
-    who, one, cores_used = np.arange(peers.CLIENTS), np.ones(peers.CLIENTS), 0.0
+    if way != "ours":
+        clients._noisy._stack = None
+    who, one, cores_used, before = np.arange(peers.CLIENTS), np.ones(peers.CLIENTS), 0.0, peers.memory()
     for number, times in enumerate(peers.rounds(seconds)):
         noisy = NoisySteps(
             peers.STEPS,
@@ -60,11 +67,11 @@ def ours(workload: str, seconds: float, cores: int, each: bool) -> None:
             pass
         times.append(time.perf_counter() - begin)
         cores_used += (time.process_time() - processor) if number else 0.0
-    peers.report(times, cores_used)
+    peers.report(times, cores_used, before)
 
 
-def measured(command: list[str], processes: int) -> tuple[float, float, float]:
-    """Together: gradients a second, the same for each second of processor, the most memory (GB)."""
+def measured(command: list[str], processes: int) -> list[float]:
+    """Together: gradients a second, the same by processor time, GB of memory, and those over the data."""
     environment = {**os.environ, **KEEP, "OMP_NUM_THREADS": "1"}
     running = [
         subprocess.Popen(
@@ -73,36 +80,40 @@ def measured(command: list[str], processes: int) -> tuple[float, float, float]:
         for _ in range(processes)
     ]
     answers = np.array([json.loads(one.communicate()[0].splitlines()[-1]) for one in running])
-    return float(answers[:, 0].sum()), float(answers[:, 1].mean()), float(answers[:, 2].sum())
+    total = answers.sum(axis=0)
+    total[1] /= processes
+    return [float(number) for number in total]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--cores", type=int, default=1)
+    parser.add_argument("--cores", type=int, nargs="+", help="1, and for the table 2 as well")
     parser.add_argument("--workloads", nargs="+", default=WORKLOADS, choices=WORKLOADS)
     parser.add_argument("--peer-python", help="of an environment with torch and opacus")
-    parser.add_argument("--only", nargs=2, metavar=("WAY", "WORKLOAD"), help="ours or each, in this process")
+    parser.add_argument(
+        "--only", nargs=2, metavar=("WAY", "WORKLOAD"), help=f"{', '.join(WAYS)}; in this process"
+    )
     given = parser.parse_args()
     if given.only:
-        ours(given.only[1], given.seconds, given.cores, each=given.only[0] == "each")
+        ours(*given.only, given.seconds, given.cores[0] if given.cores else 1)
         return
-    here, seconds = [sys.executable, __file__], str(given.seconds)
-    print(f"{'gradients a second':34}{'wall':>10}{'per core':>10}{'GB':>7}{'load':>7}")
+    here, seconds = [sys.executable, __file__, "--seconds", str(given.seconds)], str(given.seconds)
+    print(f"{'gradients a second':46}{'wall':>9}{'per core':>10}{'GB':>6}{'over data':>11}{'load':>6}")
     for workload in given.workloads:
-        options = ["--seconds", seconds, "--cores", str(given.cores)]
-        rows = [
-            ("ours", [*here, *options, "--only", "ours", workload], 1),
-            ("each record's gradient (vmap)", [*here, *options, "--only", "each", workload], 1),
-        ]
-        for mode in ("plain", "opacus_hooks", "opacus_ghost"):
-            if mode == "plain" or given.peer_python:
-                python = sys.executable if mode == "plain" else given.peer_python
-                rows.append((mode, [python, peers.__file__, mode, workload, seconds], given.cores))
-        for name, command, processes in rows:
-            wall, core, memory = measured(command, processes)
-            load = os.getloadavg()[0]
-            print(f"{workload:6}{name:28}{wall:10.0f}{core:10.0f}{memory:7.2f}{load:7.1f}", flush=True)
+        for cores in given.cores or ([1, 2] if workload == "adult" else [1]):
+            rows = [
+                (name, [*here, "--cores", str(cores), "--only", way, workload], 1)
+                for way, name in WAYS.items()
+            ]
+            for mode, name in PEERS.items():
+                if mode == "plain" or given.peer_python:
+                    python = sys.executable if mode == "plain" else given.peer_python
+                    rows.append((name, [python, peers.__file__, mode, workload, seconds], cores))
+            for name, command, processes in rows:
+                wall, core, memory, over = measured(command, processes)
+                row = f"{workload:7}{cores} core{'s' * (cores > 1):2}{name:31}{wall:9.0f}{core:10.0f}"
+                print(f"{row}{memory:6.2f}{over:11.2f}{os.getloadavg()[0]:6.1f}", flush=True)
 
 
 if __name__ == "__main__":

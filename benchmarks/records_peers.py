@@ -47,11 +47,19 @@ def data_of(workload: str) -> tuple[np.ndarray, np.ndarray]:
     return images, random.integers(0, 10, count)
 
 
-def report(times: list[float], cores: float) -> None:
-    """One line for records.py: gradients a second (median round), the same by processor time, memory."""
-    gradients = CLIENTS * STEPS * BATCH
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(json.dumps([gradients / statistics.median(times), gradients * len(times) / cores, memory]))
+def memory() -> float:
+    """GB, the most so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
+def report(times: list[float], cores: float, before: float) -> None:
+    """One line for records.py: gradients a second (median round), the same by processor time, memory.
+
+    `before` is the memory once the data and the model were there.
+    """
+    gradients, most = CLIENTS * STEPS * BATCH, memory()
+    answer = [gradients / statistics.median(times), gradients * len(times) / cores, most, most - before]
+    print(json.dumps(answer))
 
 
 def rounds(seconds: float) -> Iterator[list[float]]:
@@ -70,7 +78,7 @@ def main() -> None:
     inputs, labels = map(torch.from_numpy, data_of(workload))
     start = {name: p.clone() for name, p in model.state_dict().items()}
     make = {"plain": plain, "opacus_hooks": opacus_hooks, "opacus_ghost": opacus_ghost}[mode](model)
-    cores = 0.0
+    cores, before = 0.0, memory()
     for number, times in enumerate(rounds(seconds)):
         begin, processor = time.perf_counter(), time.process_time()
         for client in range(CLIENTS):
@@ -84,7 +92,7 @@ def main() -> None:
                 step(batch, labels[drawn])
         times.append(time.perf_counter() - begin)
         cores += (time.process_time() - processor) if number else 0.0
-    report(times, cores)
+    report(times, cores, before)
 
 
 def plain(model: nn.Module) -> Callable[[], Step]:

@@ -24,6 +24,7 @@ rate = 0.5
 clip = 0.5
 [train]
 threads = 1
+evaluate_every = 1
 server_momentum = 0.5
 """
 

@@ -12,7 +12,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "discretion"
 # who may import whom, by first part of the module's name within the package
 ALLOWED = {
     "errors": set(),
-    "population": {"errors"},
+    "kinds": set(),
+    "population": {"errors", "kinds"},
     "streams": set(),
     "budgets": {"errors", "population"},
     "steps": {"errors", "population"},
@@ -24,10 +25,10 @@ ALLOWED = {
     "combine": {"errors", "population"},
     "plan": {"errors", "population", "steps", "phase", "grid", "records", "pick", "combine"},
     "treatment": {"plan", "population"},
-    "accounting": {"errors", "population", "steps", "phase", "plan", "records"},
-    "problems": {"errors", "population", "steps", "accounting"},
+    "accounting": {"errors", "kinds", "population", "steps", "phase", "plan", "records"},
+    "problems": {"errors", "population", "steps", "accounting", "streams"},
     "methods": {
-        *("errors", "population", "steps", "phase", "pick", "combine", "plan"),
+        *("errors", "kinds", "population", "steps", "phase", "pick", "combine", "plan"),
         *("accounting", "problems", "streams"),
     },
     "accounts": {"errors", "population", "steps", "plan"},
@@ -35,33 +36,35 @@ ALLOWED = {
     "discrete": {"errors", "population", "streams"},
     "noise": {"discrete", "errors", "population", "streams"},
     "profile": set(),
-    "orders": {"clip", "noise", "pick", "population"},
+    "files": set(),
+    "orders": {"clip", "noise", "pick", "population", "server"},
     "release": {
         *("errors", "population", "profile", "phase", "plan", "orders"),
         *("clip", "discrete", "grid", "noise"),
     },
     "train": {
         *("errors", "population", "profile", "phase", "plan", "accounting", "ledger"),
-        *("clip", "noise", "orders", "pick", "release", "streams"),
+        *("clip", "noise", "orders", "pick", "release", "server", "streams"),
     },
+    "server": {"population"},
     "tasks": {"errors"},
     "engine": {"errors", "population", "clip", "tasks"},
     "frames": {"errors"},
     "messages": {"errors", "pick", "records"},
     "clients": {
         *("errors", "population", "clip", "orders", "plan", "release", "streams", "tasks", "pick", "engine"),
-        *("frames", "messages"),
+        *("frames", "messages", "server"),
     },
     "guard": {
         *("errors", "population", "clip", "orders", "plan", "release", "streams", "tasks", "pick", "noise"),
-        *("clients", "frames", "ledger", "messages"),
+        *("clients", "frames", "ledger", "messages", "server"),
     },
-    "config": {"errors", "plan", "methods"},
+    "config": {"errors", "plan", "methods", "clients"},
 }
 # what people use: it may import everything, and nothing above imports it
 OUTERMOST = {
-    *("__init__", "__main__", "catalogue", "cli", "experiments", "flower", "plots", "report", "runs"),
-    *("operate", "terminal"),
+    *("__init__", "__main__", "advice", "catalogue", "cli", "experiments", "flower", "operate", "options"),
+    *("plots", "report", "runs", "terminal"),
 }
 
 

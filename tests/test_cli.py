@@ -58,6 +58,7 @@ def test_every_command_explains_itself(discretion: Cli) -> None:
     assert done.code == 0
     for command in (
         "demo",
+        "experiment",
         "init",
         "population",
         "plan",
@@ -126,6 +127,14 @@ def test_other_accountants_agree_or_find_more(discretion: Cli, people: Path) -> 
     assert discretion("check", "plan.json", str(people), "--accountant", "guess").code == 2
 
 
+def test_a_run_is_told_where_to_train(discretion: Cli, small_config: Path, tmp_path: Path) -> None:
+    words = ("--device", "cpu", "--threads", "1", "--workers", "2", "--no-report", "-c", "plan.rounds=1")
+    done = discretion("run", str(small_config), "--out", "runs/one", *words)
+    assert done.code == 0, done.err
+    written = RunFolder(tmp_path / "runs" / "one").config.read_text()
+    assert 'device = "cpu"' in written and "threads = 1" in written and "workers = 2" in written
+
+
 def test_init_then_run_then_report(discretion: Cli, small_config: Path, tmp_path: Path) -> None:
     assert json.loads(discretion("init", "other.toml", "--json").out) == {"config": "other.toml"}
     assert discretion("init", "new.toml").code == 0
@@ -137,6 +146,13 @@ def test_init_then_run_then_report(discretion: Cli, small_config: Path, tmp_path
     assert run.model.exists() and run.report.exists()
     assert "rounds = 3" in run.config.read_text()
     assert "report.html" in done.err.replace("\n", "")
+    timed = discretion("run", str(small_config), "--out", "two", "-c", "plan.rounds=2", "--profile", "--json")
+    profile = json.loads(timed.out)["profile"]
+    assert profile["rounds"] == 2 and {"select", "train", "clip", "noise", "ledger"} <= set(
+        profile["seconds"]
+    )
+    timed = discretion("run", str(small_config), "--out", "six", "-c", "plan.rounds=2", "--profile")
+    assert "evaluate" in timed.err and "the time without evaluation" in " ".join(timed.err.split())
     checked = discretion("check", "runs/one")
     assert checked.code == 0 and "yes" in checked.out
     assert discretion("run", "runs/one", "--resume", "--json").code == 0
@@ -149,6 +165,10 @@ def test_init_then_run_then_report(discretion: Cli, small_config: Path, tmp_path
         (("check", "nowhere.json", str(run.population)), "cannot read"),
         (("run", "nothing.toml"), "cannot read"),
         (("run", str(small_config), "-c", "plan.roundz=3"), "Did you mean 'plan.rounds'?"),
+        (
+            ("run", str(small_config), "--out", "runs/two", "--device", "tpu"),
+            "no device 'tpu' here; there are",
+        ),
     ):
         refused = discretion(*words)
         assert refused.code == 2, words
@@ -278,7 +298,8 @@ def test_one_method_is_explained_with_its_parameters_and_modes(discretion: Cli, 
     for parameter, meaning in method.meanings.items():
         assert meaning in words and f"  {parameter} " in shown.out
     assert ("--accounting paper" in words) == ("accounting" in method.parameters)
-    if name != "unbiased" and "read_share" not in method.parameters:
+    published = "docs/method.md" not in method.paper
+    if published and name != "unbiased" and "read_share" not in method.parameters:
         assert "Departs from the paper" in words
 
 
@@ -294,6 +315,19 @@ def test_plan_takes_the_papers_accounting_and_warns(discretion: Cli, people: Pat
     assert record["accounting"] == "paper" and not record["within_budget"]
     assert discretion(*words, "--accounting", "guess").code == 2
     assert discretion("plan", "fedavg", str(people), "--accounting", "paper").code == 2
+
+
+def test_plan_advises_on_participation(discretion: Cli, people: Path) -> None:
+    words = ("plan", "concert", str(people), "--rounds", "4", "--rate", "0.2", "--advise")
+    shown = discretion(*words)
+    text = " ".join(shown.out.split())
+    assert shown.code == 0 and "Every row keeps every budget." in text and "It knows budgets" in text
+    assert all(len(line) <= 80 for line in shown.out.splitlines() if "│" in line)
+    record = json.loads(discretion(*words, "--json").out)
+    assert {option["rounds"] for option in record["options"]} == {2, 4, 8}
+    assert record["recommended"] in record["options"]
+    assert discretion(*words, "-o", "plan.json").code == 2
+    assert "no noise" in discretion("plan", "fedavg", str(people), "--advise").out
 
 
 def test_every_adversary_is_shown_where_they_differ(discretion: Cli, people: Path) -> None:
@@ -349,7 +383,7 @@ def test_an_interrupt_says_what_is_kept(discretion: Cli, monkeypatch: pytest.Mon
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.experiments, "read_study", interrupted)
+    monkeypatch.setattr(cli.command, "read", interrupted)
     done = discretion("demo")
     assert done.code == 130 and "What is done is kept" in done.err
 

@@ -1,6 +1,5 @@
 """config.toml: what is wrong is said all at once, with the nearest right name."""
 
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -42,6 +41,19 @@ def test_overrides_are_read_as_toml_or_as_text() -> None:
         ({"plan": {"rate": 1.5}}, "plan.rate: input should be less than or equal to 1, found 1.5"),
         ({"plan": {"rounds": "many"}}, "plan.rounds: input should be a valid integer"),
         ({"population": {"delta": float("nan")}}, "population.delta"),
+        (
+            {"train": {"epochs": 2, "steps": 5}},
+            "expected one of train.epochs and train.steps, and 0 for the other: train.epochs is 2, found 5",
+        ),
+        ({"train": {"epochs": 0}}, "train.steps: expected one of train.epochs and train.steps"),
+        ({"train": {"steps": -1}}, "train.steps: input should be greater than or equal to 0"),
+        (
+            {"train": {"schedule": "cosin"}},
+            "train.schedule: unknown schedule 'cosin': expected constant, cosine",
+        ),
+        ({"train": {"schedule": "decay"}}, "such as decay:0.99, found 'decay'"),
+        ({"train": {"order": "random"}}, "train.order: input should be 'shuffled' or 'sequential'"),
+        ({"train": {"workers": -1}}, "train.workers"),
     ],
 )
 def test_bad_settings_are_explained(record: dict[str, object], message: str) -> None:
@@ -63,6 +75,21 @@ def test_overrides_that_make_no_sense(override: str) -> None:
         config.make({"seed": 1}, [override])
 
 
+def test_steps_take_the_place_of_epochs(tmp_path: Path) -> None:
+    made = config.make({"train": {"steps": 5, "schedule": "decay:0.5"}})
+    assert (made.train.epochs, made.train.steps) == (0, 5)
+    path = tmp_path / "config.toml"
+    path.write_text(made.to_toml(), encoding="utf-8")
+    assert config.read(path) == made
+    assert config.make({"train": {"epochs": 3, "steps": 0}}).train.epochs == 3
+
+
+def test_where_a_run_is_done_decides_nothing() -> None:
+    one = config.make({}, ["train.threads=1", "train.workers=3", "train.device=cpu"])
+    assert one != config.Config() and one.deciding() == config.Config().deciding()
+    assert config.make({}, ["train.steps=2"]).deciding() != config.Config().deciding()
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         config.read(tmp_path / "nothing.toml")
@@ -70,16 +97,3 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     broken.write_text("[plan\nrounds = 3")
     with pytest.raises(ConfigError, match="not valid TOML"):
         config.read(broken)
-
-
-def test_the_demo_setting_is_valid() -> None:
-    from discretion.experiments import demo_text
-
-    record = tomllib.loads(demo_text())
-    record.pop("study")
-    fallback = record.pop("fallback")
-    config.make(record)
-    fallback.pop("title")
-    for section, settings in fallback.items():
-        record[section].update(settings)
-    assert config.make(record).data.name == "digits"

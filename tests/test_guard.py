@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from discretion import frames
 from discretion.accounting import certify
+from discretion.clients.training import Schedule
 from discretion.errors import ConfigError, DataError, LedgerError
 from discretion.guard import checks, policy
 from discretion.guard.data import own_records
@@ -303,6 +304,15 @@ def steps(**more: Any) -> Phase:
     return own_pools(2, batch=np.full(5, 0.1), **more)
 
 
+def agreed(**more: Any) -> Local:
+    return Local.model_validate(asdict(replace(LOCAL, **more)))
+
+
+def unchecked(**more: Any) -> Local:
+    """What `LocalTraining` itself would not take."""
+    return Local.model_validate(asdict(LOCAL) | more)
+
+
 JOINS: dict[str, tuple[dict[str, Any], Plan, dict[str, Any], str]] = {
     "an unknown model": ({}, PLAN, {"model": "mlp"}, "'mlp' is not approved"),
     "code of the operator's": ({}, PLAN, {"model": "os:getcwd"}, "'os:getcwd' is not approved"),
@@ -310,8 +320,17 @@ JOINS: dict[str, tuple[dict[str, Any], Plan, dict[str, Any], str]] = {
     "a model that the owner did not mean": ({"models": {"linear": "1" * 64}}, PLAN, {}, "other parameters"),
     "a larger model": ({"ceilings": {"parameters": 649}}, PLAN, {}, "650 parameters, too many"),
     "another size": ({}, PLAN, {"size": 41}, "counted with 41 records"),
-    "many epochs": ({}, PLAN, {"local": Local(**asdict(replace(LOCAL, epochs=11)))}, "11 epochs"),
-    "rates below 0": ({}, PLAN, {"local": Local(**asdict(replace(LOCAL, learning_rate=-1.0)))}, "at least 0"),
+    "many epochs": ({}, PLAN, {"local": agreed(epochs=11)}, "11 epochs"),
+    "many steps of local training": (
+        {},
+        PLAN,
+        {"local": agreed(epochs=0, steps=1001)},
+        "1001 steps of local",
+    ),
+    "neither epochs nor steps": ({}, PLAN, {"local": unchecked(epochs=0)}, "for epochs or for steps"),
+    "both epochs and steps": ({}, PLAN, {"local": unchecked(steps=1)}, "for epochs or for steps"),
+    "a growing rate": ({}, PLAN, {"local": agreed(schedule=Schedule("decay", 1.1))}, "factor 0 to 1"),
+    "rates below 0": ({}, PLAN, {"local": agreed(learning_rate=-1.0)}, "at least 0"),
     "many rounds": ({"ceilings": {"rounds": 5}}, PLAN, {}, "has 6 rounds, it takes at most 5"),
     "a high rate": ({"ceilings": {"rate": 0.5}}, PLAN, {}, "has rate 1, it takes at most 0.5"),
     "many turns": (

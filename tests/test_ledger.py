@@ -793,6 +793,37 @@ def test_a_reservation_survives_a_loss_of_power(path: Path) -> None:
     assert synchronous >= (full if journal == "wal" else extra)
 
 
+def test_a_round_is_committed_with_the_next_one_or_not_at_all(path: Path) -> None:
+    population = people()
+    with Ledger(path, population) as ledger:
+        ledger.admit("a", costing(population, 1.0))
+        ledger.reserve("a", 1)
+        with pytest.raises(LedgerError, match="out of turn"):
+            ledger.reserve("a", 3, kept=1)
+        assert ledger.states("a") == [(1, "reserved")]
+        with pytest.raises(LedgerError, match="round 2 of run a was never reserved"):
+            ledger.reserve("a", 2, kept=2)
+        assert ledger.reserve("a", 2, kept=1).all()
+        assert ledger.states("a") == [(1, "committed"), (2, "reserved")]
+        ledger.finish("a", kept=2)
+        assert [state for _, state in ledger.states("a")] == ["committed"] * 2
+        assert ledger.runs[0].closed
+
+
+def test_a_ledger_that_nobody_has_open_is_one_file(path: Path) -> None:
+    """Copied without the files beside it, a write-ahead log would lose what is on record."""
+    population = people()
+    with Ledger(path, population) as ledger:
+        ledger.admit("a", costing(population, 1.0))
+        with Ledger(path, population) as other:
+            other.reserve("a", 1)
+        ledger.reserve("a", 2, kept=1)
+    assert [each.name for each in path.parent.iterdir() if each.name.startswith(path.name)] == [path.name]
+    path.with_name("copy").write_bytes(path.read_bytes())
+    with Ledger.existing(path.with_name("copy")) as copy:
+        assert copy.states("a") == [(1, "committed"), (2, "reserved")]
+
+
 def test_a_failure_inside_a_transaction_takes_all_of_it_back(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 from discretion.accounting import certify
-from discretion.clients.local import LocalClients, LocalTraining
+from discretion.clients.batches import batches
+from discretion.clients.local import LocalClients
+from discretion.clients.training import LocalTraining, Schedule
 from discretion.errors import ModelError
 from discretion.noise import Seeded
 from discretion.orders import NoisySteps, Order, Updates
@@ -39,7 +41,7 @@ LOCAL = LocalTraining(epochs=3, batch_size=5, learning_rate=0.05)
 
 
 def clients(name: str = "cnn_small", local: LocalTraining = LOCAL) -> LocalClients:
-    return LocalClients(DATASET, PARTITION, models.build(name, DATASET, 0), local)
+    return LocalClients(DATASET, PARTITION, models.build(name, DATASET, 0), local, workers=1)
 
 
 def changes(made: LocalClients, order: Order) -> dict[int, np.ndarray]:
@@ -55,19 +57,22 @@ def order(who: list[int], made: LocalClients) -> Order:
     return Order(4, 9, made.initial(), clients, np.zeros_like(clients))
 
 
-def alone(made: LocalClients, asked: Order, client: int) -> np.ndarray:
+def taken(client: int, local: LocalTraining = LOCAL, key: int = 9, turn: int = 0) -> list[np.ndarray]:
+    """The client's batches."""
+    records, real = batches(PARTITION, local, key, np.array([client]), np.array([turn]))
+    return [drawn[some] for drawn, some in zip(records[0], real[0], strict=True) if some.any()]
+
+
+def alone(asked: Order, client: int) -> np.ndarray:
     """The same training with torch's own optimiser, a client and a batch at a time."""
     model = models.build("cnn_small", DATASET, 0)
     optimiser = torch.optim.SGD(model.parameters(), lr=LOCAL.learning_rate)
-    for epoch in range(LOCAL.epochs):
-        records, real = made._batches(asked, np.array([client]), np.array([0]), epoch)
-        for step in range(records.shape[1]):
-            batch = records[0, step][real[0, step]]
-            inputs = (torch.from_numpy(DATASET.train.inputs)[batch].float() / 255 - 0.5) / 0.3
-            optimiser.zero_grad()
-            labels = torch.from_numpy(DATASET.train.labels)[batch]
-            functional.cross_entropy(model(inputs), labels).backward()
-            optimiser.step()
+    for batch in taken(client):
+        inputs = (torch.from_numpy(DATASET.train.inputs)[batch].float() / 255 - 0.5) / 0.3
+        optimiser.zero_grad()
+        labels = torch.from_numpy(DATASET.train.labels)[batch]
+        functional.cross_entropy(model(inputs), labels).backward()
+        optimiser.step()
     return models.flatten(model) - asked.model
 
 
@@ -76,18 +81,9 @@ def test_together_is_as_alone() -> None:
     asked = order([0, 1, 2, 3, 4], made)
     found = changes(made, asked)
     for client in range(5):
-        expected = alone(made, asked, client)
+        expected = alone(asked, client)
         np.testing.assert_allclose(found[client], expected, atol=1e-5)
         assert np.abs(expected).max() > 1e-3
-
-
-def test_where_torch_cannot_vectorise_the_numbers_are_the_same() -> None:
-    together, apart = clients(), clients()
-    apart._step = apart._one_after_other
-    asked = order([0, 2, 3], together)
-    one, other = changes(together, asked), changes(apart, asked)
-    for client in one:
-        np.testing.assert_allclose(one[client], other[client], atol=1e-5)
 
 
 class Stubborn(nn.Module):
@@ -121,22 +117,6 @@ def test_an_update_does_not_depend_on_who_else_is_asked() -> None:
     np.testing.assert_allclose(many[3], few[3], atol=1e-6)
 
 
-def test_every_record_is_used_once_in_an_epoch_and_in_another_order_in_the_next() -> None:
-    made, first = clients(), np.zeros(5, np.int64)
-    orders = []
-    for epoch in (0, 1):
-        records, real = made._batches(order([], made), np.arange(5), first, epoch)
-        for client in range(5):
-            used = records[client][real[client]]
-            assert sorted(used) == sorted(PARTITION.of(client))
-        orders.append(records[2][real[2]].tolist())
-    assert orders[0] != orders[1]
-    later, real = made._batches(replace(order([], made), key=10), np.arange(5), first, 0)
-    assert later[2][real[2]].tolist() != orders[0]
-    again, real = made._batches(order([], made), np.arange(5), first + 1, 0)  # the next turn
-    assert again[2][real[2]].tolist() != orders[0]
-
-
 def test_chunks_cover_everybody_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = clients("linear")
     monkeypatch.setattr(made, "_at_once", lambda records: 2)
@@ -153,6 +133,26 @@ def test_evaluation_is_on_the_test_records() -> None:
     quality = made.evaluate(made.initial())
     assert quality.accuracy == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
     assert quality.loss == pytest.approx(float(functional.cross_entropy(logits, labels)), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["cnn_small", "own"])
+def test_evaluation_does_not_depend_on_threads_or_on_compiled_code(name: str) -> None:
+    model = Stubborn() if name == "own" else models.build(name, DATASET, 0)
+    rng = np.random.default_rng(3)
+    test = Split(rng.integers(0, 256, (1207, 1, 16, 16), dtype=np.uint8), rng.integers(0, 3, 1207))
+    made = LocalClients(replace(DATASET, test=test), PARTITION, model)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append((made.evaluate(made.initial()), made._evaluation.quality(made.initial())))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1]
+    one, other = found[0]
+    assert one.accuracy == pytest.approx(other.accuracy, abs=1.5 / 1207)  # logits may tie, almost
+    assert one.loss == pytest.approx(other.loss, rel=1e-5)
 
 
 def test_tabular_and_text_data_reach_the_model_as_they_are() -> None:
@@ -233,7 +233,7 @@ def test_without_clip_noise_and_coins_noisy_steps_are_plain_gradient_descent() -
 
 
 def test_noisy_steps_have_momentum_weight_decay_and_a_rate_that_decays() -> None:
-    local = replace(LOCAL, momentum=0.7, weight_decay=0.1, decay=0.5)
+    local = replace(LOCAL, momentum=0.7, weight_decay=0.1, schedule=Schedule("decay", 0.5))
     made = clients("linear", local)
     model, velocity = made.initial().astype(np.float64), 0.0
     for _ in range(3):

@@ -64,6 +64,8 @@ def inputs(data: Dataset, *leading: int) -> Tensor:
         ("cnn", MNIST, 1_663_370),
         ("cnn", CIFAR, (75 * 32 + 32) + 51_264 + (4096 * 512 + 512) + 5130),
         ("cnn", DIGITS, 832 + 51_264 + (256 * 512 + 512) + 5130),
+        ("cnn_norm", CIFAR, (27 * 32 + 96) + (288 * 64 + 192) + (576 * 128 + 384) + 20_490),
+        ("cnn_norm", DIGITS, (9 * 32 + 96) + (288 * 64 + 192) + (576 * 128 + 384) + 1290),
         ("lstm", PLAY, 80 * 8 + 1024 * (8 + 256 + 1) + 1024 * (256 + 256 + 1) + 257 * 80),
     ],
 )
@@ -74,7 +76,7 @@ def test_number_of_parameters(name: str, data: Dataset, count: int) -> None:
 
 
 def test_every_model_is_described() -> None:
-    assert list(models.names()) == ["linear", "mlp", "cnn_small", "cnn", "lstm"]
+    assert list(models.names()) == ["linear", "mlp", "cnn_small", "cnn", "cnn_norm", "lstm"]
     assert all(models.names().values())
 
 
@@ -91,6 +93,7 @@ SMALL = {
     "mlp": DIGITS,
     "cnn_small": dataset("image", (2, 16, 18), 3),
     "cnn": DIGITS,
+    "cnn_norm": dataset("image", (2, 9, 8), 3),
     "lstm": dataset("text", (4,), 5),
 }
 

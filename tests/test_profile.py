@@ -29,6 +29,19 @@ def test_a_part_inside_another_is_not_counted_as_the_others(clock: list[float]) 
     assert profile.seconds == {"outer": 3.0, "inner": 15.0}
 
 
+def test_a_record_names_every_part_and_adds_up(clock: list[float]) -> None:
+    profile = Profile()
+    assert profile.to_record()["overhead"] == 0.0
+    for part, seconds in {"train": 8.0, "clip": 1.0, "ledger": 1.0, "evaluate": 30.0}.items():
+        with profile(part):
+            clock[0] += seconds
+    profile.rounds += 1
+    record = profile.to_record()
+    assert list(record["seconds"]) == list(module.PARTS)
+    assert record["total"] == sum(record["seconds"].values()) == 40.0
+    assert (record["rounds"], record["overhead"]) == (1, 0.2)
+
+
 def test_making_items_is_one_part_and_using_them_another(clock: list[float]) -> None:
     def items() -> Iterator[int]:
         for number in range(3):

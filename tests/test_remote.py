@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from discretion.accounting import certify
+from discretion.clients.training import LocalTraining, Schedule
 from discretion.clients.transport import Sockets
 from discretion.errors import PlanError
 from discretion.messages import Answer, decode_order, digest, encode, verified
@@ -74,6 +75,16 @@ def test_guards_end_with_the_model_of_one_process(
     np.testing.assert_allclose(there.model, here.model, atol=1e-5)
     assert np.abs(here.model).max() > 0.1
     assert all(heard.answered == heard.asked and not heard.refused for heard in clients.heard)
+
+
+def test_local_training_is_the_same_behind_guards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    how = LocalTraining(0, 7, 0.2, 0.5, 0.01, Schedule("cosine"), 4, "sequential")
+    monkeypatch.setattr("guarding.LOCAL", how)
+    plan = plan_of(own_pools(4))
+    direct = Direct({f"c{i}": guard_of(tmp_path, i, epsilon=100.0) for i in range(5)})
+    monkeypatch.setattr("guarding.PEOPLE", replace(PEOPLE, epsilon=np.full(5, 100.0)))
+    there = trained(roomy(plan), remote(direct, plan), tmp_path / "there")
+    np.testing.assert_allclose(there.model, trained(plan, in_process(), tmp_path / "here").model, atol=1e-5)
 
 
 def test_on_real_sockets_ledgers_equal_the_certificate(tmp_path: Path) -> None:

@@ -105,10 +105,10 @@ def test_executing_a_finished_run_changes_nothing(whole: RunFolder) -> None:
 POINTS = [
     ("ledger.Ledger.reserve", "before"),
     ("ledger.Ledger.reserve", "after"),
-    ("runs._append", "before"),
-    ("runs._append", "after"),
+    ("runs.append", "before"),
+    ("runs.append", "after"),
     ("runs._write_checkpoint", "after"),
-    ("ledger.Ledger.commit", "after"),
+    ("ledger.Ledger._commit", "after"),
     ("ledger.Ledger.finish", "before"),
 ]
 
@@ -377,6 +377,60 @@ def test_a_relative_ledger_is_found_from_everywhere(
     monkeypatch.chdir(tmp_path / "elsewhere")
     execute(run)
     assert (tmp_path / "shared.sqlite").exists() and not (tmp_path / "elsewhere" / "shared.sqlite").exists()
+
+
+OWN = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, dataset):
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        self.last = nn.Linear(64, dataset.classes)
+    def forward(self, inputs):
+        return self.last(self.norm(inputs.flatten(1)))
+"""
+
+
+def test_a_run_can_go_on_with_other_workers_and_threads_but_on_no_other_device(
+    small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_net.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    models = []
+    for name, first, then in (("one", "1", "1"), ("other", "2", "3")):
+        run = make_run(
+            *(small_config, tmp_path / name, "model.name=own_net:Net", f"train.workers={first}"),
+            *("plan.rounds=4", "train.schedule=cosine", "train.steps=3", "train.order=sequential"),
+        )
+        assert json.loads(run.about.read_text())["device"] == "cpu"
+        with pytest.raises(Interrupted):
+            execute(run, on_round=stop_after_two)
+        with pytest.raises(InputError, match="no device 'tpu' here; there are auto, cpu"):
+            execute(run, overrides=["train.device=tpu"])
+        with pytest.raises(InputError, match="made from other settings"):
+            execute(run, overrides=["train.steps=4"])
+        execute(run, overrides=[f"train.workers={then}", "train.threads=2", "train.device=cpu"])
+        models.append(run.model.read_bytes())
+    assert models[0] == models[1]
+
+
+def test_another_device_is_another_run(
+    small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rounding differs, and a round that is done again must be the same release."""
+    from discretion.clients.local import LocalClients
+
+    run = make_run(small_config, tmp_path / "run")
+    plain = LocalClients.__init__
+
+    def elsewhere(self: LocalClients, *parts: object, **named: object) -> None:
+        plain(self, *parts, **named)  # type: ignore[arg-type]
+        self.device = "cuda:0"  # type: ignore[assignment]
+
+    monkeypatch.setattr(LocalClients, "__init__", elsewhere)
+    with pytest.raises(InputError, match="device"):
+        execute(run)
 
 
 class Interrupted(Exception):

@@ -29,8 +29,9 @@ from discretion.release import (
     noisy_sum,
     release,
 )
+from discretion.server import Server
 from discretion.streams import Purpose, run_stream
-from discretion.train import Server, State, next_state, select, train
+from discretion.train import State, next_state, select, train
 
 
 class Fixed:

@@ -31,8 +31,9 @@ from discretion.orders import Clients, Order, Updates
 from discretion.phase import Phase
 from discretion.plan import Plan
 from discretion.population import Population
+from discretion.server import Server
 from discretion.steps import Steps
-from discretion.train import Server, State, train
+from discretion.train import State, train
 
 __version__ = "0.1.0"
 

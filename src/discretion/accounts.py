@@ -56,7 +56,7 @@ class Account:
 class Accounts:
     """Of all runs in a ledger. What was admitted or reserved never changes, so each row is read once.
 
-    Has to be used inside a transaction, and before anything is written in it.
+    Has to be used inside a transaction, and before a run or a round is entered in it.
     """
 
     def __init__(self, read: Read, place: Mapping[str, int]) -> None:

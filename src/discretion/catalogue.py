@@ -1,17 +1,20 @@
-"""The catalogue of methods as the command line shows it: a list that fits 80 columns, and one in full."""
+"""What there is, as the command line shows it: methods in a list or in full, and data sets."""
 
 import inspect
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from discretion.methods import Method
+from discretion import terminal
+from discretion.methods import METHODS, Method, find
+from discretion.options import Json
 
 MODES = {
     "tight": "the least noise that keeps every budget, counted exactly; the default",
@@ -103,3 +106,50 @@ def method_record(method: Method) -> dict[str, Any]:
         "parameters": parameters,
         "modes": modes,
     }
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Explain this one.")] = None,
+    json_: Json = False,
+) -> None:
+    """List the methods, or explain one.
+
+    Examples: `discretion methods`, `discretion methods NAME --json`
+    """
+    chosen = [find(name)] if name else list(METHODS.values())
+    if json_:
+        terminal.print_json({"methods": [method_record(method) for method in chosen]})
+    elif name:
+        terminal.out.print(method_text(chosen[0]))
+    else:
+        terminal.out.print(methods_list(chosen))
+
+
+def data(
+    name: Annotated[str | None, typer.Argument(help="Get this one now.")] = None,
+    json_: Json = False,
+) -> None:
+    """List the data sets, or get one and check it.
+
+    Examples: `discretion data`, `discretion data fashion-mnist`. Your own table is a CSV file with the
+    columns label, perhaps client, and numbers: `-c data.name=csv -c data.path=table.csv`
+    """
+    from discretion.tasks import datasets, fetch
+
+    if name is None:
+        entries = datasets.names()
+        if json_:
+            terminal.print_json({"data": [vars(entry) for entry in entries]})
+        else:
+            terminal.out.print(terminal.data_table(entries))
+            terminal.say(f"Kept in {fetch.cache_folder()}. Get one with: discretion data NAME")
+        return
+    found = datasets.load(name, report=terminal.say)
+    sizes = {"train": len(found.train.labels), "test": len(found.test.labels)}
+    if json_:
+        terminal.print_json({"name": name, "source": found.source, "classes": found.classes, **sizes})
+    else:
+        terminal.out.print(
+            f"{name}: {sizes['train']:,} training and {sizes['test']:,} test records, "
+            f"{found.classes} classes, from {found.source}"
+        )

@@ -2,15 +2,17 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from discretion import __version__, budgets, catalogue, config, experiments, operate, terminal
+from discretion import __version__, advice, budgets, catalogue, config, operate, terminal
 from discretion.accounting import Accountant, Certificate, Pld, Reference, Renyi, certify
 from discretion.errors import DiscretionError, InputError
+from discretion.experiments import command
 from discretion.ledger import Ledger
-from discretion.methods import METHODS, Details, explain, find
+from discretion.methods import Details, explain
+from discretion.options import Json, Override
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.profile import Profile
@@ -28,11 +30,6 @@ app = typer.Typer(
     "Exit codes: 0 done, 2 bad input, 3 a budget would be overspent, 4 a ledger said no, 1 other.",
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Override = Annotated[
-    list[str] | None,
-    typer.Option("-c", "--set", metavar="KEY=VALUE", help="Change a setting: -c plan.rounds=50"),
-]
 app.command()(operate.guard)
 app.command()(operate.guards)
 app.command()(operate.key)
@@ -58,36 +55,8 @@ def options(
     pass
 
 
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
-    workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 2,
-    change: Override = None,
-    json_: Json = False,
-) -> None:
-    """Compare three methods on real data under unequal budgets, and write a report.
-
-    Goes on where it stopped if it is interrupted. Example: `discretion demo --out runs/demo --workers 2`
-    """
-    study = experiments.read_study(experiments.demo_text(), change or [], terminal.say)
-    if not json_:
-        terminal.say(study.title)
-    _study(study, out, workers, json_)
-
-
-def _study(study: experiments.Study, out: Path, workers: int, as_json: bool) -> None:
-    with terminal.bars(as_json) as progress:
-        tasks: dict[str, Any] = {}
-
-        def show(runs: list[experiments.Running]) -> None:
-            for run in runs:
-                if run.name not in tasks:
-                    tasks[run.name] = terminal.bar(progress, run.name, run.total)
-                note = terminal.progress_note(run.accuracy, run.spent)
-                progress.update(tasks[run.name], completed=run.rounds, note=note)
-
-        folders = experiments.run_study(study, out, workers, show)
-    _compare([folder.path for folder in folders], out / "report.html", study.title, as_json)
+app.command()(command.demo)
+app.command()(command.experiment)
 
 
 @app.command()
@@ -146,6 +115,9 @@ def plan(
         typer.Option(help="tight; or paper: noise by the paper's own formula, whatever that costs."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan here.")] = None,
+    advise: Annotated[
+        bool, typer.Option("--advise", help="Show what more participation or rounds would buy.")
+    ] = False,
     plot: Annotated[bool, typer.Option("--plot", help="Draw what the method decided.")] = False,
     plot_out: Annotated[
         Path | None, typer.Option(help="The HTML file to draw to; else METHOD-plan.html.")
@@ -155,7 +127,8 @@ def plan(
     """Plan by a method, and show what it costs each budget class.
 
     Examples: `discretion plan METHOD population.csv --rounds 50 --rate 0.02 -o plan.json`,
-    `discretion plan METHOD population.csv --plot`, `discretion plan METHOD population.csv --accounting paper`
+    `discretion plan METHOD population.csv --plot`, `discretion plan METHOD population.csv --accounting
+    paper`, `discretion plan METHOD population.csv --advise` (noise of plans with other rates and rounds)
     """
     overrides = [f"plan.options.{item}" for item in option or []]
     if accounting is not None:
@@ -163,6 +136,10 @@ def plan(
     shared = {"method": method, "rounds": rounds, "rate": rate, "clip": clip}
     settings = config.make({"plan": shared}, overrides, "the command line")
     clients = Population.from_csv(people)
+    if advise:
+        if out or plot or plot_out:
+            raise InputError("--advise compares plans and keeps none: leave out --out and --plot")
+        return _advise(settings, clients, json_)
     made = plan_of(settings, clients)
     certificate = certify(made, clients)
     if out:
@@ -180,7 +157,21 @@ def plan(
     if out:
         terminal.say(f"Wrote {out}. Next: discretion check {out} {people}")
     if plot_out:
-        terminal.say(f"Wrote {plot_out}. {_how_to_open(plot_out)}")
+        terminal.say(f"Wrote {plot_out}. {terminal.how_to_open(plot_out)}")
+
+
+def _advise(settings: config.Config, clients: Population, as_json: bool) -> None:
+    def make(rate: float, rounds: int) -> Plan:
+        chosen = settings.plan.model_copy(update={"rate": rate, "rounds": rounds})
+        return plan_of(settings.model_copy(update={"plan": chosen}), clients)
+
+    found = advice.options(make, clients, settings.plan.rate, settings.plan.rounds)
+    chosen = advice.recommended(found, settings.plan.rounds)
+    if as_json:
+        rows = [vars(option) for option in found]
+        terminal.print_json({"options": rows, "recommended": vars(chosen) if chosen else None})
+    else:
+        terminal.show_advice(found, chosen, settings.plan.rate, settings.plan.rounds)
 
 
 def _draw(made: Plan, clients: Population, certificate: Certificate, details: Details, out: Path) -> None:
@@ -240,6 +231,14 @@ def run(
         str | None, typer.Option("--on", help="Where clients are: here, guards or flower; see [clients].")
     ] = None,
     change: Override = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1: where to train.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=0, help="Of compiled code and torch; 0: as many as cores.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=0, help="Processes for models that only torch can train; 0: as many as cores."),
+    ] = None,
     write_report: Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.")] = True,
     show_profile: Annotated[bool, typer.Option("--profile", help="Say where the time went.")] = False,
     json_: Json = False,
@@ -247,29 +246,34 @@ def run(
     """Plan, prove and train; everything is kept in one folder.
 
     Examples: `discretion run config.toml --out runs/first -c plan.rounds=20`,
-    `discretion run runs/first --resume` (after any crash: the same model, nothing counted twice)
+    `discretion run runs/first --resume` (after any crash: the same model, nothing counted twice),
+    `discretion run config.toml --device cpu --workers 4`
     """
     folder = RunFolder(target if target.is_dir() else out or Path("runs") / target.stem)
-    task = None
+    wanted = {"device": device, "threads": threads, "workers": workers}
+    where = [f"train.{name}={value}" for name, value in wanted.items() if value is not None]
+    task, profile = None, Profile()
     if not (resume and folder.about.exists()):
         if target.is_dir():
             raise InputError(f"{target} is a folder: give a config.toml, or --resume to go on with a run")
-        where = [f"clients.where={on}"] if on else []
-        settings = config.read(target, [*(change or []), *where])
+        place = [f"clients.where={on}"] if on else []
+        settings = config.read(target, [*(change or []), *place, *where])
         task = prepare(settings, folder, load_data(settings, terminal.say))
     elif change or on:
         raise InputError("a run keeps its settings: neither -c nor --on can be used when it is resumed")
     if folder.model.exists():
         terminal.say(f"{folder.path} is finished already.")
     else:
-        profile = Profile()
-        _train(folder, task, json_, profile)
-        if show_profile:
-            terminal.show_profile(profile.seconds)
-    _compare([folder.path], folder.report if write_report else None, None, json_)
+        _train(folder, task, json_, profile, where)
+        if show_profile and not json_:
+            terminal.show_profile(profile)
+    extra = {"profile": profile.to_record()} if show_profile else None
+    terminal.compare_runs([folder.path], folder.report if write_report else None, None, json_, extra)
 
 
-def _train(folder: RunFolder, task: Task | None, as_json: bool, profile: Profile) -> None:
+def _train(
+    folder: RunFolder, task: Task | None, as_json: bool, profile: Profile, overrides: list[str]
+) -> None:
     made = Plan.from_json(_read(folder.plan))
     certificate = Certificate.from_json(_read(folder.certificate))
     if not as_json:
@@ -288,7 +292,7 @@ def _train(folder: RunFolder, task: Task | None, as_json: bool, profile: Profile
             if not as_json and not terminal.err.is_terminal and now.round % max(1, now.rounds // 10) == 0:
                 terminal.say(f"round {now.round} of {now.rounds}: {note}")
 
-        execute(folder, task, show, profile)
+        execute(folder, task, show, profile, overrides=overrides)
 
 
 @app.command()
@@ -301,7 +305,7 @@ def compare(
 
     Example: `discretion compare runs/demo --out comparison.html`
     """
-    _compare(_runs_in(runs), out, None, json_)
+    terminal.compare_runs(_runs_in(runs), out, None, json_)
 
 
 @app.command()
@@ -321,7 +325,7 @@ def report(
     if json_:
         terminal.print_json({"report": str(path)})
     else:
-        terminal.say(f"Wrote {path}. {_how_to_open(path)}")
+        terminal.say(f"Wrote {path}. {terminal.how_to_open(path)}")
 
 
 @app.command()
@@ -353,53 +357,8 @@ def ledger(
             terminal.show_ledger(record, opened.population)
 
 
-@app.command()
-def methods(
-    name: Annotated[str | None, typer.Argument(help="Explain this one.")] = None,
-    json_: Json = False,
-) -> None:
-    """List the methods, or explain one.
-
-    Examples: `discretion methods`, `discretion methods NAME --json`
-    """
-    chosen = [find(name)] if name else list(METHODS.values())
-    if json_:
-        terminal.print_json({"methods": [catalogue.method_record(method) for method in chosen]})
-    elif name:
-        terminal.out.print(catalogue.method_text(chosen[0]))
-    else:
-        terminal.out.print(catalogue.methods_list(chosen))
-
-
-@app.command()
-def data(
-    name: Annotated[str | None, typer.Argument(help="Get this one now.")] = None,
-    json_: Json = False,
-) -> None:
-    """List the data sets, or get one and check it.
-
-    Examples: `discretion data`, `discretion data fashion-mnist`. Your own table is a CSV file with the
-    columns label, perhaps client, and numbers: `-c data.name=csv -c data.path=table.csv`
-    """
-    from discretion.tasks import datasets, fetch
-
-    if name is None:
-        entries = datasets.names()
-        if json_:
-            terminal.print_json({"data": [vars(entry) for entry in entries]})
-        else:
-            terminal.out.print(terminal.data_table(entries))
-            terminal.say(f"Kept in {fetch.cache_folder()}. Get one with: discretion data NAME")
-        return
-    found = datasets.load(name, report=terminal.say)
-    sizes = {"train": len(found.train.labels), "test": len(found.test.labels)}
-    if json_:
-        terminal.print_json({"name": name, "source": found.source, "classes": found.classes, **sizes})
-    else:
-        terminal.out.print(
-            f"{name}: {sizes['train']:,} training and {sizes['test']:,} test records, "
-            f"{found.classes} classes, from {found.source}"
-        )
+app.command()(catalogue.methods)
+app.command()(catalogue.data)
 
 
 def _show_papers(as_json: bool) -> None:
@@ -423,25 +382,6 @@ def _show(made: Plan, clients: Population, certificate: Certificate, as_json: bo
         if table := terminal.adversaries_table(clients, certificate):
             terminal.out.print(table)
         terminal.out.print(terminal.statement(certificate))
-
-
-def _compare(folders: list[Path], out: Path | None, title: str | None, as_json: bool) -> None:
-    from discretion.report import summarise, write
-
-    rows = summarise(folders)
-    if out:
-        write(folders, out, title)
-    if as_json:
-        terminal.print_json({"report": str(out) if out else None, "methods": [vars(row) for row in rows]})
-        return
-    terminal.out.print(terminal.comparison_table(rows))
-    if out:
-        terminal.say(f"Wrote {out}. {_how_to_open(out)}")
-
-
-def _how_to_open(path: Path) -> str:
-    opener = "open" if sys.platform == "darwin" else "xdg-open"
-    return f"Open it with: {opener} {path}  (or in a browser: {path.resolve().as_uri()})"
 
 
 def _runs_in(paths: list[Path]) -> list[Path]:
@@ -476,5 +416,5 @@ def main() -> None:
         sys.exit(InputError.exit_code)
     except SystemExit as end:
         if end.code == INTERRUPTED:
-            terminal.say("Stopped. What is done is kept: a run goes on with --resume, the demo by itself.")
+            terminal.say("Stopped. What is done is kept: a run goes on with --resume, all else by itself.")
         raise

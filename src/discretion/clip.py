@@ -1,7 +1,7 @@
 """Clipping: updates and gradients brought down to the length that is charged for, and added up."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from discretion.population import Floats
 Matrix = NDArray[np.float32]  # (k, d)
 
 ROUNDING = 1e-6  # a clipped update ends this much below its bound, so rounding cannot lift it above
-BLOCK = 2**15  # columns that are added up at once, in float64
+TILE = (32, 2**12)  # updates and columns that are in float64 at once: they stay in the processor's cache
 
 
 def layers_of(lengths: tuple[int, ...], size: int) -> list[slice]:
@@ -21,6 +21,13 @@ def layers_of(lengths: tuple[int, ...], size: int) -> list[slice]:
         raise PlanError(f"the plan's layers have {sum(lengths)} parameters, the model has {size}")
     ends = np.cumsum(lengths or (size,)).tolist()
     return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def owners(lengths: Sequence[int], layers: Sequence[slice]) -> list[int] | None:
+    """The layer that each tensor of so many parameters is clipped with; None if one ends within a tensor."""
+    ends = np.cumsum(lengths)
+    owner: list[int] = np.searchsorted([part.stop for part in layers], ends).tolist()
+    return owner if {part.stop for part in layers} <= set(ends.tolist()) else None
 
 
 def factors(norm: Floats, clip: Floats) -> Floats:
@@ -44,9 +51,8 @@ def finite_and_factor(change: Matrix, clip: Floats, layers: Sequence[slice]) -> 
         An update of which any number is not finite counts as zero, in every layer.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        parts = (change[:, columns] for columns in layers)
-        norm = np.sqrt(np.stack([np.einsum("kd,kd->k", x, x, dtype=np.float64) for x in parts], axis=1))
-    finite = np.isfinite(norm).all(axis=1)
+        norm = np.sqrt(np.stack([_squares(change[:, columns]) for columns in layers], axis=1))
+    finite: NDArray[np.bool_] = np.asarray(np.isfinite(norm).all(axis=1))
     if not finite.all():  # zero times infinity is not zero
         change = np.where(finite[:, None], change, np.float32(0))
     return change, factors(norm, clip)
@@ -61,7 +67,30 @@ def add_layers(
         Products and sums are in float64: an update that is long, or many, do not round a short one up.
     """
     for number, columns in enumerate(layers):
-        each, start, stop = share * factor[:, number], columns.start or 0, columns.stop or len(total)
-        for first in range(start, stop, BLOCK):
-            block = slice(first, min(first + BLOCK, stop))
-            total[block] += each @ change[:, block].astype(np.float64)
+        each, part = share * factor[:, number], total[columns]
+        for rows, block, tile in _tiles(change[:, columns]):
+            part[block] += np.einsum("k,kd->d", each[rows], tile)
+
+
+def _squares(change: Matrix) -> Floats:
+    """(k,) the squared norms, in float64."""
+    total = np.zeros(len(change))
+    for rows, _, tile in _tiles(change):
+        total[rows] += np.einsum("kd,kd->k", tile, tile)
+    return total
+
+
+def _tiles(change: Matrix) -> Iterator[tuple[slice, slice, Floats]]:
+    """Rows, columns and what is there in float64, until the next is asked for.
+
+    What is made of a tile is made by einsum and not by a matrix product, whose last bits and time depend on
+    how many threads the library for it takes, and on who else keeps the cores busy.
+    """
+    (k, d), (tall, wide) = change.shape, TILE
+    kept = np.empty((min(k, tall), min(d, wide)))
+    for top in range(0, k, tall):
+        for left in range(0, d, wide):
+            rows, columns = slice(top, min(top + tall, k)), slice(left, min(left + wide, d))
+            tile = kept[: rows.stop - top, : columns.stop - left]
+            tile[...] = change[rows, columns]
+            yield rows, columns, tile

@@ -28,6 +28,7 @@ class Combine:
     keep: tuple[float, ...] = ()  # top_k: the share of the coordinates of each pool
     by: By = "largest"
     memory: int = 0  # project: how many sums of the last pool, this round's included
+    average: float = 0.0  # the result is a mean of the models, each counting so much less than the next
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keep", tuple(self.keep))
@@ -42,6 +43,8 @@ class Combine:
                 "this way to combine sums cannot be: top_k keeps a share above 0 of each pool, and project "
                 "needs a memory of at least 1"
             )
+        if not 0 <= self.average < 1:
+            raise PlanError(f"models are averaged with {self.average}: expected at least 0 and less than 1")
 
     def fits(self, pools: int) -> bool:
         """Whether a phase with so many pools can be combined like this."""

@@ -4,12 +4,22 @@ import copy
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
-from discretion.errors import ConfigError, nearest
+from discretion.clients.training import RecordOrder, Schedule
+from discretion.errors import ConfigError, InputError, nearest
 from discretion.methods import DEFAULT
 from discretion.plan import Parameter
 
@@ -52,7 +62,7 @@ class DataConfig(Section):
 class ModelConfig(Section):
     name: str = Field(
         "mlp",
-        description="linear, mlp, cnn_small, cnn, lstm, or your own package.module:factory",
+        description="linear, mlp, cnn_small, cnn, cnn_norm, lstm, or your own package.module:factory",
     )
 
 
@@ -81,24 +91,88 @@ class PlanConfig(Section):
 
 
 class TrainConfig(Section):
-    epochs: int = Field(1, ge=1, description="passes over its records that a client makes in a round")
+    epochs: int = Field(
+        1, ge=0, description="passes over its records that a client makes in a round; 0: by steps"
+    )
+    steps: int = Field(
+        0, ge=0, validate_default=True, description="steps of a client in a round; 0: by epochs"
+    )
     batch_size: int = Field(10, ge=1, description="records in one step of a client")
+    order: RecordOrder = Field(
+        "shuffled", description="of a client's records: shuffled in every epoch, or sequential"
+    )
     learning_rate: float = Field(0.1, gt=0, description="of the clients")
     momentum: float = Field(0.0, ge=0, lt=1, description="of the clients; starts anew in every round")
     weight_decay: float = Field(0.0, ge=0, description="of the clients: pulls weights towards 0")
-    decay: float = Field(
-        1.0, gt=0, le=1, description="the clients' learning rate is multiplied by it after each round"
+    schedule: str = Field(
+        "constant",
+        description="the clients' learning rate over the rounds: constant, decay:0.99 (times that each time) "
+        "or cosine (down to 0)",
     )
     server_learning_rate: float = Field(1.0, gt=0, description="of the server")
     server_momentum: float = Field(0.0, ge=0, lt=1, description="of the server; costs no privacy")
-    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations on the test records")
-    threads: int = Field(0, ge=0, description="threads that train clients; 0: as many as there are cores")
+    server_adaptive: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="memory of the squares of steps, by whose root they are divided (0.99): the server's "
+        "learning rate then is how far a parameter moves in a round; 0: steps as they are; costs no privacy",
+    )
+    server_average: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="the result is a mean of the models after each round, in which each counts so much less "
+        "than the next; 0: the last one, unless the method averages; costs no privacy",
+    )
+    evaluate_every: int = Field(5, ge=1, description="rounds between evaluations on the test records")
+    device: str = Field(
+        "auto",
+        description="cpu, cuda, cuda:1 …; auto: the first GPU, but the CPU for models that are compiled",
+    )
+    threads: int = Field(
+        0, ge=0, description="of compiled code, and of torch in this process; 0: as many as there are cores"
+    )
+    workers: int = Field(
+        0,
+        ge=0,
+        description="processes that train models that only torch can, on the CPU; 0: as many as there are "
+        "cores, 1: none but this one",
+    )
     randomness: Literal["seeded", "cryptographic"] = Field(
         "seeded", description="of coins and noise: seeded (simulation) or cryptographic (not repeatable)"
     )
     accept_no_privacy: bool = Field(
         False, description="run a plan that protects nobody, on data that may be published"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_instead(cls, record: Any) -> Any:
+        """Who gives steps and says nothing of epochs wants none."""
+        if isinstance(record, dict) and record.get("steps") and "epochs" not in record:
+            return {**record, "epochs": 0}
+        return record
+
+    @field_validator("steps")
+    @classmethod
+    def _one_of_both(cls, steps: int, info: ValidationInfo) -> int:
+        epochs = info.data.get("epochs")
+        if epochs is not None and bool(epochs) == bool(steps):
+            message = (
+                "expected one of train.epochs and train.steps, and 0 for the other: train.epochs is {epochs}"
+            )
+            raise PydanticCustomError("one_of_both", message, {"epochs": epochs})
+        return steps
+
+    @field_validator("schedule")
+    @classmethod
+    def _known_schedule(cls, text: str) -> str:
+        try:
+            Schedule.parse(text)
+        except InputError as problem:
+            raise PydanticCustomError("schedule", "{problem}", {"problem": str(problem)}) from None
+        return text
 
 
 class ClientsConfig(Section):
@@ -141,12 +215,18 @@ class Config(Section):
         changed = {"population": population, "data": data, "ledger": _absolute(self.ledger)}
         return self.model_copy(update=changed | {"clients": clients})
 
+    def deciding(self) -> "Config":
+        """Without what says where and how fast it is done: from the rest a run's numbers follow, up to what
+        rounding is like on its device."""
+        where = {"device": "", "threads": 0, "workers": 0}
+        return self.model_copy(update={"train": self.train.model_copy(update=where)})
+
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump())
 
-    def identity(self) -> bytes:
-        """What tells one run from another: all but where its clients are."""
-        return tomli_w.dumps(self.model_dump(exclude={"clients"})).encode()
+    def identity(self) -> str:
+        """What tells one run from another: what decides its numbers, and not where its clients are."""
+        return tomli_w.dumps(self.deciding().model_dump(exclude={"clients"}))
 
 
 def _absolute(path: str) -> str:
@@ -155,13 +235,16 @@ def _absolute(path: str) -> str:
 
 def read(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """The settings in a TOML file, changed by `key=value` overrides such as plan.rounds=50."""
+    return make(read_toml(Path(path)), overrides, str(path))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
     try:
-        record = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise ConfigError(f"cannot read {path}: {problem.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise ConfigError(f"{path} is not valid TOML: {problem}") from None
-    return make(record, overrides, str(path))
 
 
 def make(record: dict[str, Any], overrides: Sequence[str] = (), source: str = "settings") -> Config:
@@ -178,10 +261,20 @@ def make(record: dict[str, Any], overrides: Sequence[str] = (), source: str = "s
             if not isinstance(target, dict):
                 raise ConfigError(f"-c {override}: {section} is a value, not a section")
         target[name] = _value(value.strip())
+    return validated(Config, record, _keys(Config), source)
+
+
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+def validated(
+    kind: type[AnySection], record: dict[str, Any], known: Sequence[str], source: str
+) -> AnySection:
+    """What a nested dictionary says, or an error that names every problem and the nearest `known` key."""
     try:
-        return Config.model_validate(record)
+        return kind.model_validate(record)
     except ValidationError as problem:
-        lines = "\n  ".join(_explain(dict(error)) for error in problem.errors())
+        lines = "\n  ".join(_explain(dict(error), known) for error in problem.errors())
         raise ConfigError(f"{source}: these settings cannot be used\n  {lines}") from None
 
 
@@ -193,12 +286,11 @@ def _value(text: str) -> Any:
         return text
 
 
-def _explain(error: dict[str, Any]) -> str:
+def _explain(error: dict[str, Any], known: Sequence[str]) -> str:
     path = [str(part) for part in error["loc"]]
     name = ".".join(path)
     if error["type"] != "extra_forbidden":
         return f"{name}: {error['msg'].lower()}, found {error['input']!r}"
-    known = _keys(Config)
     same = [key for key in known if key.split(".")[-1] == path[-1]]
     hint = f" Did you mean {same[0]!r}?" if same else nearest(name, known)
     return f"{name}: unknown setting.{hint or ' Known are ' + ', '.join(known)}"

@@ -4,7 +4,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -88,6 +88,8 @@ class Ledger:
         A plan that protects nobody needs to be accepted aloud, and what it costs is infinite: whoever has a
         finite budget takes part in nothing that costs anything afterwards.
         It counts for its own clients only: those of a plan that are not in it may be in ledgers of their own.
+        What is on record when a call returns survives a loss of power. Processes that share a ledger run on
+        one machine, as they share memory beside the file. Where none has it open, it is one file.
         All runs of a ledger protect the same unit under the same adjacency, from the same adversary.
         Who took part in a round is not recorded: the coins are secret. Who refused is: budgets are not.
     """
@@ -99,6 +101,7 @@ class Ledger:
                 self._lay_out(rule)
                 self._enrol(population)
             self._begin(population)
+            self._journal("WAL")
         except BaseException:
             self._db.close()
             raise
@@ -129,6 +132,14 @@ class Ledger:
         except sqlite3.Error as problem:
             raise LedgerError(f"cannot open the ledger {self._path}: {problem}") from None
 
+    def _journal(self, mode: Literal["WAL", "DELETE"]) -> None:
+        """Each mode is as safe; one write to disk for a transaction with WAL, about five without.
+
+        Where another process keeps it from being changed, all go on as before.
+        """
+        with suppress(sqlite3.Error):
+            self._db.execute(f"PRAGMA journal_mode = {mode}")
+
     def _lay_out(self, rule: Rule | None) -> None:
         """Make the tables in a new file; refuse a file that is something else, or keeps another rule."""
         tables = self._read("SELECT name FROM sqlite_schema")
@@ -157,6 +168,7 @@ class Ledger:
         self._divergences: dict[bytes, Floats] = {}  # (N, rungs) of a step, by its rates and multipliers
 
     def close(self) -> None:
+        self._journal("DELETE")  # one file again, that can be copied, moved and read where nobody may write
         self._db.close()
 
     def __enter__(self) -> "Ledger":
@@ -360,12 +372,15 @@ class Ledger:
         )
         record(self._db, run, plan, self._own(plan))
 
-    def reserve(self, run: str, round_: int) -> Mask:
+    def reserve(self, run: str, round_: int, kept: int | None = None) -> Mask:
         """Put the round on record as spent by all but those who refuse; (N,) who takes part if asked.
 
-        A round reserved before a crash may be reserved again: the same clients refuse.
+        A round reserved before a crash may be reserved again: the same clients refuse. `kept` is a round
+        whose release is durable: it is committed at the same time.
         """
         with self._transaction():
+            if kept is not None:
+                self._commit(run, kept)
             unprotected, changes = self._open_run(run, round_)
             query = "SELECT state, refused FROM round WHERE run = ? AND round = ?"
             for state, refused in self._read(query, [run, round_]):
@@ -445,19 +460,22 @@ class Ledger:
     def commit(self, run: str, round_: int) -> None:
         """Say that the round's release is durable."""
         with self._transaction():
-            if not self._read("SELECT state FROM round WHERE run = ? AND round = ?", [run, round_]):
-                raise LedgerError(f"round {round_} of run {run} was never reserved")
             self._commit(run, round_)
 
     def _commit(self, run: str, round_: int) -> None:
-        query = (
-            "UPDATE round SET state = 'committed', committed = ? WHERE run = ? AND round = ? AND state = ?"
+        if not self._read("SELECT state FROM round WHERE run = ? AND round = ?", [run, round_]):
+            raise LedgerError(f"round {round_} of run {run} was never reserved")
+        self._db.execute(
+            "UPDATE round SET state = 'committed', committed = ? "
+            "WHERE run = ? AND round = ? AND state = 'reserved'",
+            [_now(), run, round_],
         )
-        self._db.execute(query, [_now(), run, round_, "reserved"])
 
-    def finish(self, run: str) -> None:
-        """End the run: what its plan allowed and did not use is free again."""
+    def finish(self, run: str, kept: int | None = None) -> None:
+        """End the run: what its plan allowed and did not use is free again. `kept` as for `reserve`."""
         with self._transaction():
+            if kept is not None:
+                self._commit(run, kept)
             self._db.execute("UPDATE run SET closed = ? WHERE id = ? AND closed IS NULL", [_now(), run])
 
     def states(self, run: str) -> list[tuple[int, str]]:

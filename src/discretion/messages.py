@@ -27,15 +27,22 @@ Name = Annotated[str, Field(min_length=1, max_length=256)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
+class Schedule(Record):
+    kind: Literal["constant", "decay", "cosine"]
+    factor: float
+
+
 class Local(Record):
-    """What a client does with the model in a round."""
+    """What a client does with the model in a round: as `LocalTraining` has it."""
 
     epochs: int
     batch_size: int
     learning_rate: float
     momentum: float
     weight_decay: float
-    decay: float
+    schedule: Schedule
+    steps: int
+    order: Literal["shuffled", "sequential"]
 
 
 class About(Record):

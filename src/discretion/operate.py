@@ -10,13 +10,13 @@ import typer
 from discretion import config, terminal
 from discretion.errors import InputError
 from discretion.messages import write_key
+from discretion.options import Json, Override
 from discretion.plan import Plan
 from discretion.runs import Task, divide, fitted, load_data, plan_of, set_up
 
 flower = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Try a run on Flower, on this machine."
 )
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
 def guard(
@@ -71,7 +71,7 @@ def key(
 def guards(
     settings: Annotated[Path, typer.Argument(metavar="CONFIG", help="A config.toml.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to make.")] = Path("guards"),
-    change: Annotated[list[str] | None, typer.Option("-c", "--set", metavar="KEY=VALUE")] = None,
+    change: Override = None,
     json_: Json = False,
 ) -> None:
     """Write policies for guards of all clients of a run on this machine: for trying out.
@@ -115,7 +115,7 @@ def init(
     settings: Annotated[Path, typer.Argument(metavar="CONFIG", help="A config.toml.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to make.")] = Path("flower"),
     port: Annotated[int, typer.Option(help="Of the SuperLink; nodes take those after it.")] = 18_000,
-    change: Annotated[list[str] | None, typer.Option("-c", "--set", metavar="KEY=VALUE")] = None,
+    change: Override = None,
     json_: Json = False,
 ) -> None:
     """Write certificates, keys of nodes and operator, policies and configurations for a run on this machine.
@@ -181,8 +181,8 @@ def _policy(wanted: config.Config, plan: Plan, task: Task, client: int, public: 
         "ceilings": {
             "rounds": plan.rounds,
             "turns": max(turns, 1),
-            "epochs": wanted.train.epochs,
-            "steps": max(phase.steps for phase in plan.phases),
+            "epochs": max(wanted.train.epochs, 1),
+            "steps": max(wanted.train.steps, *(phase.steps for phase in plan.phases)),
         },
     }
     if plan.randomness == "seeded":

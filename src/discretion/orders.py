@@ -4,15 +4,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from discretion.clip import Matrix
 from discretion.noise import Source
 from discretion.pick import Reading
 from discretion.population import Floats, Ints
-
-Vector = NDArray[np.float32]  # (d,) all trainable parameters, one after the other
+from discretion.server import Vector
 
 
 @dataclass(frozen=True)
@@ -37,6 +33,7 @@ class Order:
     clients: Ints  # (k,) their numbers in the population; one may be asked several times
     turn: Ints  # (k,) which time of this round it is, from 0
     noisy: NoisySteps | None = None
+    rounds: int | None = None  # of the whole plan, for who plans its learning rate by it
 
 
 @dataclass(frozen=True)

@@ -437,6 +437,7 @@ class CombineRecord(Record):
     keep: list[float]
     by: Literal["largest", "last_step"]
     memory: int
+    average: float = 0.0
 
 
 class GridRecord(Record):

@@ -7,6 +7,7 @@ import math
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from discretion.errors import PopulationError
+from discretion.kinds import distinct
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -128,13 +130,18 @@ class Population:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow([*COLUMNS, *self.traits])
-        columns = [self.epsilon, self.delta, *self.traits.values()]
-        for i, name in enumerate(self.client):
-            epsilon, delta, *traits = (repr(float(column[i])) for column in columns)
-            writer.writerow([name, epsilon, delta, int(self.size[i]), *traits])
+        epsilon, delta, *traits = (
+            map(repr, column.tolist()) for column in (self.epsilon, self.delta, *self.traits.values())
+        )
+        writer.writerows(zip(self.client, epsilon, delta, self.size.tolist(), *traits, strict=True))
         return out.getvalue()
 
     def digest(self) -> str:
+        """SHA-256 of all that is said of the clients."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         return hashlib.sha256(self.to_csv().encode()).hexdigest()
 
     def classes(self) -> tuple[tuple[str, ...], Ints]:
@@ -143,13 +150,13 @@ class Population:
         Equal budgets are a class of their own where there are at most eight; otherwise clients are
         cut into eight classes of about equal number by epsilon.
         """
-        budgets, index = np.unique(np.stack([self.epsilon, self.delta], axis=1), axis=0, return_inverse=True)
-        one_delta = len(np.unique(self.delta)) == 1
+        kinds, index = distinct(np.stack([self.epsilon, self.delta]))
+        budgets, one_delta = kinds.T, bool((self.delta == self.delta[0]).all())
         if len(budgets) <= MOST_CLASSES:
             names = _budget_names(budgets, one_delta, digits=6)
             if len(set(names)) < len(names):  # too few digits to tell them apart
                 names = _budget_names(budgets, one_delta, digits=17)
-            return names, index.reshape(-1).astype(np.int64)
+            return names, index
         rank = np.argsort(np.argsort(self.epsilon, kind="stable"), kind="stable")
         index = rank * MOST_CLASSES // len(self)
         members = [self.epsilon[index == k] for k in range(MOST_CLASSES)]

@@ -3,15 +3,30 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
+
+PARTS = {
+    "select": "who takes part",
+    "train": "what clients do",
+    "clip": "updates clipped and added up",
+    "noise": "drawn and added",
+    "combine": "the new model",
+    "evaluate": "on test records",
+    "ledger": "reserved and committed, on disk",
+    "write": "history and checkpoint, on disk",
+    "admit": "the whole plan, once",
+    "other": "progress shown, and what is between parts",
+}
+OVERHEAD = ("select", "clip", "noise", "combine", "ledger", "write")  # what privacy and crash safety cost
 
 
 class Profile:
     """Seconds by part. A part that is inside another one is not counted as the other's."""
 
     def __init__(self) -> None:
+        self.rounds = 0
         self.seconds: dict[str, float] = {}
         self._parts: list[str] = []
         self._since = 0.0
@@ -32,6 +47,18 @@ class Profile:
         finally:
             self._charge()
             self._parts.pop()
+
+    @property
+    def overhead(self) -> float:
+        """Its share of the time of the rounds, not counting evaluation."""
+        rounds = sum(took for part, took in self.seconds.items() if part != "evaluate")
+        return sum(self.seconds.get(part, 0.0) for part in OVERHEAD) / rounds if rounds else 0.0
+
+    def to_record(self) -> dict[str, Any]:
+        """Seconds of every part, which add up to the total."""
+        seconds = dict.fromkeys(PARTS, 0.0) | self.seconds
+        total = sum(seconds.values())
+        return {"rounds": self.rounds, "total": total, "seconds": seconds, "overhead": self.overhead}
 
     def each(self, part: str, items: Iterator[Item]) -> Iterator[Item]:
         """The items; what it takes to make them is this part's."""

@@ -18,18 +18,26 @@ class Record(BaseModel):
 
 def dump(record: dict[str, Any]) -> str:
     """JSON that every parser reads: infinities as the strings "inf" and "-inf"."""
-    lines = (
-        f"{json.dumps(key)}: {json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)}"
-        for key, value in record.items()
-    )
+    lines = (f"{json.dumps(key)}: {_dump(value)}" for key, value in record.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _dump(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_dump(key)}: {_dump(item)}" for key, item in value.items()) + "}"
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # not finite: few columns are, and to look at each number first takes longest
+        return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [
+            item if type(item) is float and -math.inf < item < math.inf else _finite(item) for item in value
+        ]
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 

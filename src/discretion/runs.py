@@ -4,12 +4,11 @@ import fcntl
 import hashlib
 import json
 import math
-import os
 import platform
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,21 +21,23 @@ import safetensors.numpy
 from discretion import __version__, budgets
 from discretion.accounting import Certificate, certify
 from discretion.clients.remote import RemoteClients
-from discretion.clients.training import LocalTraining
+from discretion.clients.training import LocalTraining, Schedule
 from discretion.clients.transport import Sockets, Transport, read_addresses
 from discretion.config import Config, read
 from discretion.errors import ConfigError, DataError, InputError
+from discretion.files import append, sync, write_safely
 from discretion.ledger import Ledger
 from discretion.messages import read_key
 from discretion.methods import find, make_plan
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.profile import Profile
+from discretion.server import Server
 from discretion.streams import Purpose, stream
 from discretion.tasks import datasets, partitions
 from discretion.tasks.datasets import Dataset
 from discretion.tasks.partitions import Partition
-from discretion.train import Server, State, train
+from discretion.train import State, train
 
 if TYPE_CHECKING:
     from discretion.clients.local import LocalClients
@@ -222,7 +223,8 @@ def set_up(config: Config, dataset: Dataset, population: Population | None = Non
     """`key` is a secret of the run: with it, its name tells nothing of the data."""
     population, partition = divide(config, dataset, population)
     clients = _local_clients(config, dataset, partition)
-    content = hashlib.blake2b(config.identity() + population.to_csv().encode(), key=key)
+    said = config.identity() + str(clients.device) + population.to_csv()
+    content = hashlib.blake2b(said.encode(), key=key)
     arrays = (partition.index, partition.start, dataset.train.inputs, dataset.train.labels, clients.initial())
     for array in arrays:
         content.update(np.ascontiguousarray(array).data)
@@ -251,6 +253,7 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> Task:
         "python": platform.python_version(),
         "data": dataset.name,
         "source": dataset.source,
+        "device": str(task.clients.device),
         "randomness": certificate.noise,
     }
     folder.path.parent.mkdir(parents=True, exist_ok=True)
@@ -258,18 +261,18 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> Task:
     draft.chmod(0o755)
     try:
         half = RunFolder(draft)
-        _write_safely(half.config, config.to_toml().encode())
-        _write_safely(half.population, task.population.to_csv().encode())
-        _write_safely(half.plan, plan.to_json().encode())
-        _write_safely(half.certificate, certificate.to_json().encode())
+        write_safely(half.config, config.to_toml().encode())
+        write_safely(half.population, task.population.to_csv().encode())
+        write_safely(half.plan, plan.to_json().encode())
+        write_safely(half.certificate, certificate.to_json().encode())
         if key:
-            _write_safely(half.key, key)
+            write_safely(half.key, key)
             half.key.chmod(0o600)
-        _write_safely(half.about, (json.dumps(about, indent=1) + "\n").encode())
+        write_safely(half.about, (json.dumps(about, indent=1) + "\n").encode())
         if folder.path.exists():
             folder.path.rmdir()
         draft.rename(folder.path)
-        _sync(folder.path.parent)
+        sync(folder.path.parent)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -293,8 +296,11 @@ def execute(
     on_round: Callable[[Progress], None] | None = None,
     profile: Profile | None = None,
     transport: Transport | None = None,
+    overrides: Sequence[str] = (),
 ) -> None:
     """Do the rounds that are left of a prepared run. Resuming is nothing else than doing this again.
+
+    A run keeps its settings; `overrides` are for those that say where and how fast it is done.
 
     The order of writing is history, model, ledger: after a crash at any point the model on disk says
     which rounds are done, later lines of history are dropped and earlier reservations committed.
@@ -303,7 +309,7 @@ def execute(
     with _alone(folder):
         if folder.model.exists():
             return
-        config = read(folder.config)
+        config = read(folder.config, overrides)
         plan = Plan.from_json(folder.plan.read_text(encoding="utf-8"))
         certificate = Certificate.from_json(folder.certificate.read_text(encoding="utf-8"))
         population = Population.from_csv(folder.population)
@@ -312,8 +318,8 @@ def execute(
         name = json.loads(folder.about.read_text(encoding="utf-8"))["id"]
         if task.name != name:
             raise InputError(
-                f"{folder.path} was made from other settings, clients, data or model code than are there "
-                "now, and a run keeps its own: put them back, or start a new run"
+                f"{folder.path} was made from other settings, clients, data, device or model code than are "
+                "there now, and a run keeps its own: put them back, or start a new run"
             )
         with Ledger(folder.ledger(config), population, config.rule) as ledger:
             _execute(
@@ -337,6 +343,7 @@ def _execute(
     elsewhere = far_clients(config, plan, task, transport)
     if elsewhere:
         elsewhere.join()
+    how = config.train
     rounds = train(
         plan,
         certificate,
@@ -345,27 +352,29 @@ def _execute(
         state,
         run=task.name,
         seed=config.seed if config.train.randomness == "seeded" else None,
-        server=Server(config.train.server_learning_rate, config.train.server_momentum),
+        server=Server(how.server_learning_rate, how.server_momentum, how.server_adaptive, how.server_average),
         accept_no_privacy=config.train.accept_no_privacy,
         profile=profile,
     )
-    for state in rounds:
-        record: dict[str, Any] = {"round": state.round}
-        if state.round == plan.rounds or state.round % config.train.evaluate_every == 0:
-            with profile("evaluate"):
-                quality = task.clients.evaluate(state.model)
-            record |= {"accuracy": quality.accuracy, "loss": quality.loss}
-        with profile("write"):
-            _append(folder.history, json.dumps(record) + "\n")
-            if elsewhere:
-                _append(folder.answers, "".join(json.dumps(heard) + "\n" for heard in elsewhere.taken()))
-            _write_checkpoint(folder, state)
-        if on_round:
-            spent = certificate.spending.share(state.round)
-            on_round(Progress(state.round, plan.rounds, record.get("accuracy"), spent))
+    with profile("other"):
+        for state in rounds:
+            record: dict[str, Any] = {"round": state.round}
+            if state.round == plan.rounds or state.round % config.train.evaluate_every == 0:
+                with profile("evaluate"):
+                    quality = task.clients.evaluate(state.result)
+                record |= {"accuracy": quality.accuracy, "loss": quality.loss}
+            with profile("write"):
+                append(folder.history, json.dumps(record) + "\n")
+                if elsewhere:
+                    append(folder.answers, "".join(json.dumps(heard) + "\n" for heard in elsewhere.taken()))
+                _write_checkpoint(folder, state)
+            profile.rounds += 1
+            if on_round:
+                spent = certificate.spending.share(state.round)
+                on_round(Progress(state.round, plan.rounds, record.get("accuracy"), spent))
     if elsewhere:
         elsewhere.finish(plan.rounds)
-    _write_safely(folder.model, safetensors.numpy.save(task.clients.named(state.model)))
+    write_safely(folder.model, safetensors.numpy.save(task.clients.named(state.result)))
     folder.checkpoint.unlink(missing_ok=True)
 
 
@@ -375,19 +384,24 @@ def _local_clients(config: Config, dataset: Dataset, partition: Partition) -> "L
     except ModuleNotFoundError:
         raise InputError("training needs PyTorch: pip install 'discretion[torch]'") from None
 
+    from discretion.clients.devices import cores
     from discretion.clients.local import LocalClients
     from discretion.tasks import models
 
-    torch.set_num_threads(config.train.threads or os.cpu_count() or 1)
+    how = config.train
+    torch.set_num_threads(how.threads or cores())
     weights = int(stream(config.seed, Purpose.WEIGHTS).integers(2**31))
     model = models.build(config.model.name, dataset, weights)
-    return LocalClients(dataset, partition, model, local_training(config))
+    local = local_training(config)
+    return LocalClients(dataset, partition, model, local, device=how.device, workers=how.workers)
 
 
 def local_training(config: Config) -> LocalTraining:
     how = config.train
-    rates = (how.learning_rate, how.momentum, how.weight_decay, how.decay)
-    return LocalTraining(how.epochs, how.batch_size, *rates)
+    rates = (how.learning_rate, how.momentum, how.weight_decay)
+    return LocalTraining(
+        how.epochs, how.batch_size, *rates, Schedule.parse(how.schedule), how.steps, how.order
+    )
 
 
 def far_clients(
@@ -411,8 +425,9 @@ def far_clients(
 
 def _write_checkpoint(folder: RunFolder, state: State) -> None:
     tensors = {"model": state.model, "velocity": state.velocity, "round": np.array([state.round])}
-    tensors |= {"step": state.step, "memory": state.memory, "scale": np.array([state.scale])}
-    _write_safely(folder.checkpoint, safetensors.numpy.save(tensors))
+    tensors |= {"step": state.step, "memory": state.memory, "square": state.square, "mean": state.mean}
+    tensors |= {"scale": np.array([state.scale])}
+    write_safely(folder.checkpoint, safetensors.numpy.save(tensors))
 
 
 def _read_checkpoint(folder: RunFolder) -> State | None:
@@ -423,38 +438,11 @@ def _read_checkpoint(folder: RunFolder) -> State | None:
     return State(round=done, scale=scale, **tensors)
 
 
-def _write_safely(path: Path, content: bytes) -> None:
-    """Old content or new, never half: on disk before it gets its name."""
-    draft = path.with_name(path.name + ".part")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in a folder durable: without it a rename may be lost with the power."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
-def _append(path: Path, line: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _drop_later_history(folder: RunFolder, rounds: int) -> None:
     """Keep the lines of rounds that the model has; a half-written last line goes, too."""
     if folder.history.exists():
         lines = folder.history.read_text(encoding="utf-8").splitlines(keepends=True)
-        _write_safely(folder.history, "".join(lines[:rounds]).encode())
+        write_safely(folder.history, "".join(lines[:rounds]).encode())
 
 
 def read_history(folder: RunFolder) -> list[dict[str, Any]]:

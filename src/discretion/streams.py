@@ -29,8 +29,9 @@ class Purpose(IntEnum):
 
 
 def stream(seed: int, purpose: Purpose, *counter: int) -> np.random.Generator:
+    """SFC64 is the fastest of numpy's generators: noise is a good part of a noisy step."""
     sequence = np.random.SeedSequence(seed, spawn_key=(purpose, *counter))
-    return np.random.Generator(np.random.Philox(sequence))
+    return np.random.Generator(np.random.SFC64(sequence))
 
 
 def run_stream(

@@ -5,22 +5,25 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
+from rich.table import Table
 
 from discretion.accounting import Certificate
 from discretion.accounting.papers import RUNS, Comparison
+from discretion.advice import LIMITS, Option
 from discretion.errors import LedgerError, nearest
 from discretion.ledger import Ledger
 from discretion.plan import ADVERSARIES, Adversary, Plan
 from discretion.population import Floats, Population
+from discretion.profile import OVERHEAD, PARTS, Profile
 from discretion.records import dump
-from discretion.report import Summary, statements
+from discretion.report import Summary, statements, summarise, write
 from discretion.tasks.datasets import Entry
 from discretion.treatment import Treatment, ends, treatment
 
@@ -236,12 +239,24 @@ def _rounded_down(value: float) -> str:
     return "∞" if math.isinf(value) else f"{math.floor(value * 1e4) / 1e4:.4f}"
 
 
-def show_profile(seconds: dict[str, float]) -> None:
+def show_profile(profile: Profile) -> None:
     """Where the time of the rounds went, on the side of the messages."""
-    total = sum(seconds.values()) or 1.0
-    table = Table("part", Column("seconds", justify="right"), Column("share", justify="right"))
-    for part, took in sorted(seconds.items(), key=lambda item: -item[1]):
-        table.add_row(part, f"{took:.2f}", f"{took / total:.1%}")
+    record = profile.to_record()
+    total, rounds = record["total"] or 1.0, record["rounds"] or 1
+    table = Table(
+        title=f"where the time of {record['rounds']} rounds went",
+        caption=f"{', '.join(OVERHEAD)}: {record['overhead']:.1%} of the time without evaluation",
+    )
+    table.add_column("part")
+    table.add_column("what", style="dim")
+    for heading in ("seconds", "ms a round", "share"):
+        table.add_column(heading, justify="right")
+    for part, took in [*record["seconds"].items(), ("all", total)]:
+        if part == "all":
+            table.add_section()
+        table.add_row(
+            part, PARTS.get(part, ""), f"{took:.2f}", f"{1000 * took / rounds:.2f}", f"{took / total:.1%}"
+        )
     err.print(table)
 
 
@@ -286,6 +301,37 @@ def data_table(entries: Sequence[Entry]) -> Table:
         size = f"{entry.download / 1e6:.0f} MB" if entry.download else ""
         table.add_row(entry.name, records, size, entry.licence, entry.about)
     return table
+
+
+def show_advice(found: Sequence[Option], chosen: Option | None, rate: float, rounds: int) -> None:
+    """A row for each rate: noise over signal of the mean update, of one round, and of runs of some rounds."""
+    counts = sorted({option.rounds for option in found})
+    table = Table(title="noise over signal, in one coordinate of the mean update", title_justify="left")
+    for heading in ("rate", "updates a round", "one round", *(f"run of {count}" for count in counts)):
+        table.add_column(heading, justify="right")
+    for each in sorted({option.rate for option in found}):
+        runs = {option.rounds: option for option in found if option.rate == each}
+        usual = runs.get(rounds)
+        style = "bold" if each == rate else None
+        table.add_row(
+            f"{each:.3g}",
+            f"{usual.updates:,.1f}" if usual else "–",
+            f"{usual.noise:.3g}" if usual else "–",
+            *(f"{runs[count].noise_of_run:.3g}" if count in runs else "–" for count in counts),
+            style=style,
+        )
+    out.print(table)
+    if chosen:
+        asked = next((o.noise_of_run for o in found if (o.rate, o.rounds) == (rate, rounds)), math.nan)
+        out.print(
+            f"Every row keeps every budget. At {rounds} rounds, a mean rate of {chosen.rate:.3g} is near the "
+            f"least noise there is: {chosen.noise_of_run / asked:.0%} of that at {rate:.3g}, for "
+            f"{chosen.rate / rate:.3g} times the updates.",
+            soft_wrap=True,
+        )
+    else:
+        out.print("There is no noise in these plans, or nothing else.")
+    out.print(LIMITS, soft_wrap=True)
 
 
 def show_papers(rows: Sequence[Comparison]) -> None:
@@ -335,6 +381,31 @@ def comparison_table(rows: Sequence[Summary]) -> Table:
         label = f"{row.label}\n[dim]{'; '.join(row.remarks)}[/]" if row.remarks else row.label
         table.add_row(label, _accuracy(row), *spent, VERDICTS[row.verdict])
     return table
+
+
+def compare_runs(
+    folders: list[Path],
+    report: Path | None,
+    title: str | None,
+    as_json: bool,
+    extra: dict[str, Any] | None = None,
+) -> None:
+    """Show the runs in these folders as one table, or as JSON with `extra`; and write a report on them."""
+    rows = summarise(folders)
+    if report:
+        write(folders, report, title)
+    if as_json:
+        found = {"report": str(report) if report else None, "methods": [vars(row) for row in rows]}
+        print_json(found | (extra or {}))
+        return
+    out.print(comparison_table(rows))
+    if report:
+        say(f"Wrote {report}. {how_to_open(report)}")
+
+
+def how_to_open(path: Path) -> str:
+    opener = "open" if sys.platform == "darwin" else "xdg-open"
+    return f"Open it with: {opener} {path}  (or in a browser: {path.resolve().as_uri()})"
 
 
 def _accuracy(row: Summary) -> str:

@@ -1,7 +1,7 @@
 """The one training loop: select, update, clip, sum, noise, combine."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -12,25 +12,15 @@ from discretion.clip import Matrix
 from discretion.errors import LedgerError, PlanError
 from discretion.ledger import Ledger
 from discretion.noise import Cryptographic, Seeded, Source
-from discretion.orders import Clients, NoisySteps, Order, Vector
+from discretion.orders import Clients, NoisySteps, Order
 from discretion.phase import Phase
 from discretion.pick import Reading
 from discretion.plan import Plan
 from discretion.population import Floats, Ints
 from discretion.profile import Profile
 from discretion.release import hand_out_statistic, merged, release
+from discretion.server import NONE, PLAIN, Server, Vector, mean_model
 from discretion.streams import Purpose, fingerprint, run_stream
-
-
-@dataclass(frozen=True)
-class Server:
-    """What the server does with the noisy sums: post-processing, which costs no privacy."""
-
-    learning_rate: float = 1.0
-    momentum: float = 0.0
-
-
-PLAIN = Server()
 
 
 @dataclass(frozen=True)
@@ -43,6 +33,13 @@ class State:
     step: Vector  # the weighted sum of the last round, before it was combined otherwise
     memory: Matrix  # (W, d) earlier noisy sums that later steps look back on
     scale: float = 1.0  # of clips and noise, where they follow a quantile
+    square: Vector = field(default_factory=NONE.copy)  # mean square of steps, where the server adapts to it
+    mean: Vector = field(default_factory=NONE.copy)  # of the models after each round, where that is wanted
+
+    @property
+    def result(self) -> Vector:
+        """The model to use: the mean where there is one, else the last."""
+        return self.mean if len(self.mean) else self.model
 
     @classmethod
     def start(cls, model: Vector) -> "State":
@@ -84,7 +81,9 @@ def train(
         )
     if certificate.population != ledger.population.digest():
         raise PlanError("this certificate is of another population than the ledger's: certify again")
-    ledger.admit(run, plan, fingerprint(seed), accept_no_privacy)
+    profile = profile or Profile()
+    with profile("admit"):
+        ledger.admit(run, plan, fingerprint(seed), accept_no_privacy)
     on_record = ledger.states(run)
     if not state.round <= len(on_record) <= state.round + 1:
         raise LedgerError(
@@ -98,10 +97,10 @@ def train(
                 yield state
             if number <= state.round:
                 ledger.commit(run, number)
-    profile = profile or Profile()
+    kept: int | None = None
     while state.round < plan.rounds:
         with profile("ledger"):
-            willing = ledger.reserve(run, state.round + 1)
+            willing = ledger.reserve(run, state.round + 1, kept)
         state = next_state(
             plan,
             clients,
@@ -114,9 +113,9 @@ def train(
             profile=profile,
         )
         yield state
-        with profile("ledger"):
-            ledger.commit(run, state.round)
-    ledger.finish(run)
+        kept = state.round
+    with profile("ledger"):
+        ledger.finish(run, kept)
 
 
 def next_state(
@@ -161,7 +160,8 @@ def next_state(
             lambda i: source(Purpose.STEPS, int(asked[i]), int(turn[i])),
         )
     key = int(source(Purpose.BATCHES).words(1)[0])
-    updates = profile.each("train", clients.updates(Order(number, key, state.model, asked, turn, noisy)))
+    order = Order(number, key, state.model, asked, turn, noisy, plan.rounds)
+    updates = profile.each("train", clients.updates(order))
     count = np.zeros(len(phase.rate))
     count[asked] = counts
     with profile("noise"):
@@ -172,10 +172,12 @@ def next_state(
         weight = np.ones(1) if merged(plan, phase) else phase.weight
         last, memory = (x.astype(np.float64) for x in (state.step, state.memory))
         step, memory = plan.combine.step(sums, weight, last, memory)
-        velocity = (server.momentum * state.velocity + step).astype(np.float32)
-        model = (state.model + server.learning_rate * velocity).astype(np.float32)
+        moved = server.move(state.model, state.velocity, state.square, step, number)
+        model, velocity, square = moved
+        average = max(server.average, plan.combine.average)
+        mean = mean_model(average, state.mean, model, number)
         whole = (weight @ sums).astype(np.float32)
-        return State(number, model, velocity, whole, memory.astype(np.float32), scale)
+        return State(number, model, velocity, whole, memory.astype(np.float32), scale, square, mean)
 
 
 def picked(

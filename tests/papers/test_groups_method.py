@@ -192,6 +192,9 @@ def test_weights_and_what_is_kept() -> None:
         combine = planned("gdpfed_plus", "FMNIST", accounting).combine
         assert combine.rule == "top_k" and combine.by == by
         assert combine.keep == pytest.approx(KEPT)
+    people = Population.of([0.5, 1.5, 3.0] * 4, 1e-4)
+    options = {"rounds": 5, "rate": 0.5, "clip": 1.0, "kept_low": 0.1, "kept_high": 0.5}
+    assert make_plan("gdpfed_plus", people, options).combine.keep == pytest.approx((0.1, 0.3, 0.5))
     assert setting.cohort == 120
 
 

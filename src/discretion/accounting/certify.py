@@ -8,6 +8,7 @@ import numpy as np
 
 from discretion.accounting.spent import TIGHT, Accountant
 from discretion.errors import BudgetError, PlanError
+from discretion.kinds import distinct
 from discretion.plan import ADVERSARIES, NOISE_AT, Adversary, NoiseAt, Plan, Randomness
 from discretion.population import Floats, Ints, Population
 from discretion.records import Record, dump, parse
@@ -297,9 +298,8 @@ def _fixed_size(plan: Plan, delta: Floats, against: Adversary, rounds: int) -> F
     found[rate == 0] = 0.0
     some = (rate > 0) & (multiplier > 0) & np.isfinite(multiplier)
     if some.any():
-        kinds = np.stack([rate, multiplier, delta])[:, some]
-        columns, where = np.unique(kinds, axis=1, return_inverse=True)
-        found[some] = fixed_size.at_most(columns[0], columns[1], rounds, columns[2])[where.reshape(-1)]
+        columns, where = distinct(np.stack([rate, multiplier, delta])[:, some])
+        found[some] = fixed_size.at_most(columns[0], columns[1], rounds, columns[2])[where]
     return found
 
 

@@ -19,6 +19,7 @@ from discretion.accounting import gaussian, losses, reference, saddle
 from discretion.accounting.losses import View
 from discretion.accounting.saddle import Compositions, Look
 from discretion.errors import PlanError
+from discretion.kinds import distinct
 from discretion.population import Floats, Ints
 from discretion.steps import Steps
 
@@ -74,24 +75,24 @@ def _answers(steps: Steps, delta: Floats) -> Floats:
     if not ((delta >= 0) & (delta <= 1)).all():
         raise PlanError("these steps cannot be accounted for: a delta lies between 0 and 1")
     merged = np.concatenate([*_merged(steps), delta[None]])  # (3 S + 1, N)
-    distinct, where = np.unique(merged, axis=1, return_inverse=True)
-    columns = np.moveaxis(distinct[:-1].reshape(3, len(steps), distinct.shape[1]), 2, 0)  # (K, 3, S)
+    kinds, where = distinct(merged)
+    columns = np.moveaxis(kinds[:-1].reshape(3, len(steps), kinds.shape[1]), 2, 0)  # (K, 3, S)
     lengths = (columns[:, 2] > 0).sum(axis=1)
     if len(_known) > REMEMBERED:
         _known.clear()
     names = [
         hashlib.blake2b(column[:, len(steps) - length :].tobytes() + end.tobytes()).digest()
-        for column, length, end in zip(columns, lengths.tolist(), distinct[-1], strict=True)
+        for column, length, end in zip(columns, lengths.tolist(), kinds[-1], strict=True)
     ]
     unknown = np.array([name not in _known for name in names], dtype=bool)
     # clients with equally many different steps are computed together
     for length in np.unique(lengths[unknown]).tolist():
         who = np.flatnonzero(unknown & (lengths == length))
         rate, multiplier, count = np.moveaxis(columns[who, :, len(steps) - length :], 1, 0)
-        found = _composed(Compositions(rate, multiplier, count, distinct[-1, who]))
+        found = _composed(Compositions(rate, multiplier, count, kinds[-1, who]))
         _known.update({names[k]: (e, t) for k, e, t in zip(who.tolist(), *found.tolist(), strict=True)})
     answers: Floats = np.array([_known[name] for name in names]).reshape(-1, 2)
-    return answers.T[:, where.reshape(-1)]
+    return answers.T[:, where]
 
 
 def _merged(steps: Steps) -> Floats:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 from scipy.special import binom, gammaln
 
+from discretion.kinds import distinct
 from discretion.population import Floats, Ints
 from discretion.steps import Steps
 
@@ -67,7 +68,7 @@ def curve(rate: Floats, multiplier: Floats) -> Floats:
         never less; rates below RAREST count as RAREST.
         A client's divergences do not depend, in any digit, on the other clients.
     """
-    pairs, where = np.unique(np.stack([rate, multiplier]), axis=1, return_inverse=True)
+    pairs, where = distinct(np.stack([rate, multiplier]))
     q, s = pairs
     with np.errstate(divide="ignore", over="ignore"):
         out = np.where(q[:, None] > 0, ORDERS / 2 / s[:, None] / s[:, None], 0.0)

@@ -16,6 +16,7 @@ from discretion.accounting import gaussian, surface
 from discretion.accounting.search import Cost, Found, most
 from discretion.accounting.spent import TIGHT, Accountant
 from discretion.errors import PlanError
+from discretion.kinds import distinct
 from discretion.population import Floats, Ints
 from discretion.steps import Steps
 
@@ -182,8 +183,8 @@ def _distinct(*columns: ArrayLike) -> tuple[list[Floats], Ints]:
     table = np.stack(np.broadcast_arrays(*columns)).astype(np.float64)
     if not (table[0] > 0).all():
         raise PlanError("a budget is a number above 0")
-    kinds, where = np.unique(table, axis=1, return_inverse=True)
-    return list(kinds), where.reshape(-1)
+    kinds, where = distinct(table)
+    return list(kinds), where
 
 
 def _slope(shift: Floats, delta: Floats) -> Floats:

@@ -1,70 +1,86 @@
-"""All clients in this process: those of a round are trained together, in compiled code or by torch."""
+"""All clients on this machine: those of a round are trained in compiled code, or by torch."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
-from torch.nn import functional
+from torch import nn
 
 from discretion import engine
+from discretion.clients import devices
+from discretion.clients.batches import batches
+from discretion.clients.evaluate import Evaluation, Quality, compiled_quality
 from discretion.clients.noisy import NoisyTraining
+from discretion.clients.single import SingleTraining, one_thread
+from discretion.clients.statistics import Reader
+from discretion.clients.tensors import Tensors, ready
+from discretion.clients.together import TogetherTraining
 from discretion.clients.training import ONE_EPOCH, LocalTraining
-from discretion.clip import finite_and_factor
-from discretion.engine.records import Records
-from discretion.orders import Order, Statistics, Updates, Vector
+from discretion.clients.workers import Batches, Workers
+from discretion.orders import Order, Statistics, Updates
 from discretion.pick import Reading
 from discretion.population import Ints
-from discretion.streams import shuffle_keys
+from discretion.server import Vector
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
 
-Parameters = dict[str, Tensor]
-
-CHUNK_NUMBERS = 2**22  # parameters of all clients or records that torch takes together
+CHUNK_NUMBERS = 2**22  # floats of updates by torch that are handed on together
 MOST_TOGETHER = 64
 COMPILED_NUMBERS = 2**25  # floats of updates, and as much for batches, that compiled code takes together
 BATCH_NUMBERS = 6  # floats' worth of memory for each record in a batch: its number, key, place and mask
-EVALUATION_BATCH = 1000
-
-
-@dataclass(frozen=True)
-class Quality:
-    accuracy: float
-    loss: float
 
 
 class LocalClients:
-    """Clients that share one copy of the data, each with its own records of it."""
+    """Clients that share one copy of the data, each with its own records of it.
+
+    `device` is auto, cpu, cuda or cuda:1, see `devices.find`. `workers` are processes for models that only
+    torch can train, on the CPU: 0 for as many as there are cores, 1 for none besides this one.
+    """
 
     def __init__(
-        self, dataset: Dataset, partition: Partition, model: nn.Module, local: LocalTraining = ONE_EPOCH
+        self,
+        dataset: Dataset,
+        partition: Partition,
+        model: nn.Module,
+        local: LocalTraining = ONE_EPOCH,
+        *,
+        device: str = "auto",
+        workers: int = 0,
     ) -> None:
         models.check(model)
-        self._model = model.train()
+        stack = _stack(model, dataset) if engine.available() else None
+        self.device = devices.find(device, compiled=stack is not None)
+        self._stack = stack if self.device.type == "cpu" else None
+        self._model = model.train().to(self.device)
         self._partition = partition
         self._local = local
         self._dataset = dataset
-        self._inputs, self._labels = _tensors(dataset.train)
-        size = len(self.initial())
-        self._together = max(1, min(MOST_TOGETHER, CHUNK_NUMBERS // size))
-        self._step: Callable[..., tuple[Parameters, Parameters]] | None = None
-        self._stack = _stack(model, dataset) if engine.available() else None
-        self._records = engine.Records(
-            np.ascontiguousarray(dataset.train.inputs),
-            np.ascontiguousarray(dataset.train.labels, np.int64),
-            self._ready(torch.arange(256, dtype=torch.uint8)).numpy() if dataset.kind == "image" else None,
+        self._data = Tensors(dataset, dataset.train, self.device)
+        self._together = max(1, min(MOST_TOGETHER, CHUNK_NUMBERS // len(self.initial())))
+        self._count = workers or devices.cores()
+        self._workers: Workers | None = None
+        self._records = _records(dataset, dataset.train)
+        self._noisy = NoisyTraining(
+            self._model, partition, self._data.batch, local, self._stack, self._records
         )
-        self._noisy = NoisyTraining(model, partition, self._batch, local)
 
     @cached_property
-    def _slopes(self) -> Records:
-        """Gradients of single records."""
-        return Records(self._model)
+    def _single(self) -> SingleTraining:
+        return SingleTraining(self._model, self._data, self._local)
+
+    @cached_property
+    def _many(self) -> TogetherTraining:
+        return TogetherTraining(self._model, self._data, self._local)
+
+    @cached_property
+    def _reader(self) -> Reader:
+        return Reader(self._model, self._data, self._dataset.classes)
+
+    @cached_property
+    def _evaluation(self) -> Evaluation:
+        return Evaluation(self._model, Tensors(self._dataset, self._dataset.test, self.device))
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -82,9 +98,27 @@ class LocalClients:
 
     def named(self, model: Vector) -> dict[str, np.ndarray]:
         """The model as its parameters by name, as a state dict has them."""
-        return {name: p.numpy() for name, p in models.unflatten(model, self._model).items()}
+        return {name: p.cpu().numpy() for name, p in models.unflatten(model, self._model).items()}
+
+    def evaluate(self, model: Vector) -> Quality:
+        """On the test records."""
+        stack = self._stack
+        if isinstance(stack, engine.Stack) and self._dataset.test.labels.max(initial=0) < stack.classes:
+            return compiled_quality(stack, _records(self._dataset, self._dataset.test), model)
+        return self._evaluation.quality(model)
+
+    def statistics(self, order: Order, reading: Reading) -> Statistics:
+        """What a rule reads of each client asked, without noise; see `Reader.of`."""
+        each = [self._reader.of(order.model, self._partition.of(client), reading) for client in order.clients]
+        return Statistics(np.arange(len(each)), np.array(each, dtype=np.float64))
 
     def updates(self, order: Order) -> Iterator[Updates]:
+        """Of the clients asked.
+
+        Guarantees:
+            On the CPU a client's update is the same to the last bit, and handed on in the same company,
+            whatever the number of workers; it does not depend on who else is asked.
+        """
         if order.noisy is not None:
             yield from self._noisy.updates(order, order.noisy)
             return
@@ -92,191 +126,80 @@ class LocalClients:
         sizes = self._partition.sizes[order.clients]
         by_size = np.argsort(sizes, kind="stable")
         together = self._at_once(int(sizes.max(initial=1)))
-        for start in range(0, len(by_size), together):
-            part = by_size[start : start + together]
-            yield Updates(order.clients[part], self._train(order, order.clients[part], order.turn[part]))
+        parts = [by_size[start : start + together] for start in range(0, len(by_size), together)]
+        if self._stack is None and self.device.type == "cpu":
+            changes = self._by_torch(order, parts)
+        else:
+            changes = (self._train(order, part) for part in parts)
+        for part, change in zip(parts, changes, strict=True):
+            yield Updates(order.clients[part], change)
 
-    def _at_once(self, records: int) -> int:
+    def _at_once(self, size: int) -> int:
         """How many clients with at most so many records are trained together."""
         if self._stack is None:
             return self._together
-        numbers = max(self._stack.size, BATCH_NUMBERS * self._local.epochs * records)
+        numbers = max(self._stack.size, BATCH_NUMBERS * self._local.taken(size))
         return max(torch.get_num_threads(), COMPILED_NUMBERS // numbers)
 
-    def statistics(self, order: Order, reading: Reading) -> Statistics:
-        """What a rule reads of each client asked, without noise.
+    def _batches(self, order: Order, part: Ints) -> Batches:
+        """(k, steps, batch) those of the clients asked in these places."""
+        return batches(self._partition, self._local, order.key, order.clients[part], order.turn[part])
 
-        Guarantees:
-            One record more or less moves a client's row by at most `reading.sensitivity`, whatever the
-            record or the model: a loss counts as 0 to `bound`, a gradient is clipped to it and counts as zero
-            if it is not finite, and so do the sum of squared norms, over `bound`, and `bound` for a label.
-        """
-        rows = [self._statistic(order.model, self._partition.of(client), reading) for client in order.clients]
-        return Statistics(np.arange(len(rows)), np.array(rows, dtype=np.float64))
-
-    def _statistic(self, model: Vector, records: Ints, reading: Reading) -> list[float]:
-        bound = reading.bound
-        if reading.rule == "class_balance":
-            labels = self._labels[torch.from_numpy(records)]
-            count: list[int] = torch.bincount(labels, minlength=self._dataset.classes).tolist()
-            return [bound * number for number in count]
-        if reading.rule == "largest_loss":
-            return [float(self._losses(model, records).nan_to_num(nan=bound).clamp(0, bound).sum())]
-        total, squares = np.zeros(len(model)), 0.0
-        for part in self._slopes.gradients(model, *self._batch(records)):
-            slopes, factor = finite_and_factor(part, np.full(len(part), bound), [slice(None)])
-            clipped = factor * slopes  # (n, d) float64
-            total += clipped.sum(axis=0)
-            squares += float(np.square(clipped / bound).sum())
-        length = float(np.linalg.norm(total))
-        return [length] if reading.rule == "norm" else [length, squares * bound]
-
-    def _losses(self, model: Vector, records: Ints) -> Tensor:
-        """(n,) the loss of each record, in float64, so that their sum is exact enough."""
-        parameters, found = models.unflatten(model, self._model), []
-        with torch.no_grad():
-            for start in range(0, len(records), EVALUATION_BATCH):
-                part = torch.from_numpy(records[start : start + EVALUATION_BATCH])
-                logits = functional_call(self._model, parameters, (self._ready(self._inputs[part]),))
-                found.append(functional.cross_entropy(logits.double(), self._labels[part], reduction="none"))
-        return torch.cat(found)
-
-    def evaluate(self, model: Vector) -> Quality:
-        """On the test records."""
-        inputs, labels = _tensors(self._dataset.test)
-        parameters = models.unflatten(model, self._model)
-        right, loss = 0, 0.0
-        with torch.no_grad():
-            for start in range(0, len(labels), EVALUATION_BATCH):
-                batch = slice(start, start + EVALUATION_BATCH)
-                logits = functional_call(self._model, parameters, (self._ready(inputs[batch]),))
-                right += int((logits.argmax(1) == labels[batch]).sum())
-                loss += float(functional.cross_entropy(logits, labels[batch], reduction="sum"))
-        return Quality(right / len(labels), loss / len(labels))
-
-    def _train(self, order: Order, clients: Ints, turn: Ints) -> np.ndarray:
-        """(k, d) how far local training moves the model, for each client."""
-        epochs = [self._batches(order, clients, turn, epoch) for epoch in range(self._local.epochs)]
-        records, real = (np.concatenate(part, axis=1) for part in zip(*epochs, strict=True))
+    def _train(self, order: Order, part: Ints) -> np.ndarray:
+        """(k, d) how far local training moves the model, for each client: in compiled code or on a GPU."""
+        records, real = self._batches(order, part)
+        rate = self._local.rate(order.round, order.rounds)
         if self._stack is None:
-            return self._train_by_torch(order, records, real)
-        rates = np.full(records.shape[1], self._local.rate(order.round), np.float32)
-        batches = engine.Batches(records, real, rates, self._local.momentum, self._local.weight_decay)
-        return engine.train(self._stack, self._records, batches, order.model, torch.get_num_threads())
+            return self._many.train(order.model, records, real, rate)
+        rates = np.full(records.shape[1], rate, np.float32)
+        chosen = engine.Batches(records, real, rates, self._local.momentum, self._local.weight_decay)
+        return engine.train(self._stack, self._records, chosen, order.model, torch.get_num_threads())
 
-    def _train_by_torch(self, order: Order, records: Ints, real: np.ndarray) -> np.ndarray:
-        start = models.unflatten(order.model, self._model)
-        many = {name: p.expand(len(records), *p.shape) for name, p in start.items()}
-        velocity = {name: torch.zeros_like(p).expand(len(records), *p.shape) for name, p in start.items()}
-        rate = self._local.rate(order.round)
-        for step in range(records.shape[1]):
-            drawn, counts = torch.from_numpy(records[:, step]), torch.from_numpy(real[:, step])
-            many, velocity = self._together_step(many, velocity, drawn, counts, rate)
-        moved = [(many[name] - start[name]).reshape(len(records), -1) for name in start]
-        return torch.cat(moved, dim=1).numpy()
+    def _by_torch(self, order: Order, parts: list[Ints]) -> Iterator[np.ndarray]:
+        """(k, d) of each part, one client at a time: in this process, or in several."""
+        rate, single = self._local.rate(order.round, order.rounds), self._single
+        count = sum(map(len, parts))
+        if min(self._count, count) > 1:
+            each = (one for part in parts for one in zip(*self._batches(order, part), strict=True))
+            yield from self._pool().updates(order.model, each, count, rate, self._together)
+            return
+        for part in parts:
+            with one_thread():
+                rows = [
+                    single.train(order.model, *one, rate)
+                    for one in zip(*self._batches(order, part), strict=True)
+                ]
+            yield np.stack(rows)
 
-    def _batches(self, order: Order, clients: Ints, turn: Ints, epoch: int) -> tuple[Ints, np.ndarray]:
-        """(k, steps, batch) record numbers, and which of them are real: short clients are padded."""
-        sizes = self._partition.sizes[clients]
-        batch = min(self._local.batch_size, int(sizes.max()))
-        steps = -(-int(sizes.max()) // batch)
-        keys = shuffle_keys(order.key, epoch, clients + (turn << 32), steps * batch)
-        keys >>= np.uint64(1)
-        keys[np.arange(steps * batch) >= sizes[:, None]] = np.iinfo(np.uint64).max  # padding last
-        place = np.argsort(keys, axis=1, kind="stable")
-        real = place < sizes[:, None]
-        place = np.where(real, place, 0) + self._partition.start[clients][:, None]
-        records = self._partition.index[place].reshape(len(clients), steps, batch)
-        return records, real.reshape(records.shape)
-
-    def _together_step(
-        self, many: Parameters, velocity: Parameters, records: Tensor, real: Tensor, rate: float
-    ) -> tuple[Parameters, Parameters]:
-        inputs, labels = self._ready(self._inputs[records]), self._labels[records]
-        arguments = (many, velocity, inputs, labels, real, rate)
-        if self._step is not None:
-            return self._step(*arguments)
-        together = vmap(self._one_step, in_dims=(0, 0, 0, 0, 0, None))
-        try:  # all clients at once if torch can, else one after the other with the same arithmetic
-            result = together(*arguments)
-            self._step = together
-        except RuntimeError:
-            result = self._one_after_other(*arguments)
-            self._step = self._one_after_other
-        return result
-
-    def _one_step(
-        self,
-        parameters: Parameters,
-        velocity: Parameters,
-        inputs: Tensor,
-        labels: Tensor,
-        real: Tensor,
-        rate: float,
-    ) -> tuple[Parameters, Parameters]:
-        """One step of SGD for one client, on the mean loss of the real records of its batch, if any."""
-
-        def loss(parameters: Parameters) -> Tensor:
-            logits = functional_call(self._model, parameters, (inputs,))
-            each = functional.cross_entropy(logits, labels, reduction="none")
-            return (each * real).sum() / real.sum().clamp(min=1)
-
-        slope, local, some = grad(loss)(parameters), self._local, real.any()
-        faster = {
-            n: local.momentum * v + slope[n] + local.weight_decay * parameters[n] for n, v in velocity.items()
-        }
-        moved = {n: torch.where(some, p - rate * faster[n], p) for n, p in parameters.items()}
-        return moved, {n: torch.where(some, v, velocity[n]) for n, v in faster.items()}
-
-    def _one_after_other(
-        self,
-        many: Parameters,
-        velocity: Parameters,
-        inputs: Tensor,
-        labels: Tensor,
-        real: Tensor,
-        rate: float,
-    ) -> tuple[Parameters, Parameters]:
-        each = [
-            self._one_step(
-                {name: p[k] for name, p in many.items()},
-                {name: v[k] for name, v in velocity.items()},
-                inputs[k],
-                labels[k],
-                real[k],
-                rate,
-            )
-            for k in range(len(labels))
-        ]
-        return _stacked([moved for moved, _ in each]), _stacked([faster for _, faster in each])
-
-    def _batch(self, records: Ints) -> tuple[Tensor, Tensor]:
-        """The inputs and labels of these records."""
-        part = torch.from_numpy(records)
-        return self._ready(self._inputs[part]), self._labels[part]
-
-    def _ready(self, inputs: Tensor) -> Tensor:
-        """Images stay bytes until they are used."""
-        if self._dataset.kind == "image":
-            return (inputs.float() / 255 - self._dataset.mean) / self._dataset.std
-        return inputs.long() if self._dataset.kind == "text" else inputs
+    def _pool(self) -> Workers:
+        if self._workers is None or not self._workers.alive:
+            size, train = len(self.initial()), self._single.train
+            self._workers = Workers(train, size, self._count, slots=2 * self._together)
+        return self._workers
 
 
-def _tensors(split: Split) -> tuple[Tensor, Tensor]:
-    return torch.from_numpy(split.inputs), torch.from_numpy(split.labels)
+def _records(dataset: Dataset, split: Split) -> engine.Records:
+    """As compiled code reads them."""
+    lookup = ready(dataset, torch.arange(256, dtype=torch.uint8)).numpy() if dataset.kind == "image" else None
+    labels = np.ascontiguousarray(split.labels, np.int64)
+    return engine.Records(np.ascontiguousarray(split.inputs), labels, lookup)
 
 
-def _stack(model: nn.Module, dataset: Dataset) -> engine.Stack | None:
+def _stack(model: nn.Module, dataset: Dataset) -> engine.Stack | engine.Sequence | None:
     """The model as compiled code trains it on this data; None: only torch can."""
     inputs, labels = dataset.train.inputs, dataset.train.labels
-    wanted = {"image": "uint8", "tabular": "float32"}.get(dataset.kind)
-    if inputs.dtype.name != wanted:
+    wanted = {"image": ("uint8",), "tabular": ("float32",), "text": ("uint8", "int64")}[dataset.kind]
+    if inputs.dtype.name not in wanted:
         return None
-    stack = engine.stack_of(model, inputs.shape[1:])
+    text = dataset.kind == "text"
+    stack = _sequence(model, inputs) if text else engine.stack_of(model, inputs.shape[1:])
     if stack is None or labels.min(initial=0) < 0 or labels.max(initial=0) >= stack.classes:
         return None
     return stack
 
 
-def _stacked(each: list[Parameters]) -> Parameters:
-    return {name: torch.stack([one[name] for one in each]) for name in each[0]}
+def _sequence(model: nn.Module, inputs: np.ndarray) -> engine.Sequence | None:
+    sequence = engine.sequence_of(model, inputs.shape[1]) if inputs.ndim == 2 else None
+    if sequence is None or inputs.min(initial=0) < 0 or inputs.max(initial=0) >= sequence.tokens:
+        return None  # torch says what is wrong with such a token
+    return sequence

@@ -4,31 +4,78 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from discretion import engine
 from discretion.clients.training import LocalTraining
+from discretion.clip import layers_of, owners
 from discretion.engine.memory import keep_freed_memory
 from discretion.engine.records import Records
-from discretion.orders import NoisySteps, Order, Updates, Vector
-from discretion.population import Ints
+from discretion.orders import NoisySteps, Order, Updates
+from discretion.population import Floats, Ints
 from discretion.release import noisy_sum
+from discretion.server import Vector
 from discretion.tasks.partitions import Partition
 
 Batch = Callable[[Ints], tuple[Tensor, Tensor]]  # the inputs and labels of these records
 
 
-class NoisyTraining:
-    """How clients train where plans protect records."""
+class Sums(Protocol):
+    """One thread's way to add up the clipped gradients of the records of these numbers."""
 
-    def __init__(self, model: nn.Module, partition: Partition, batch: Batch, local: LocalTraining) -> None:
+    def clipped_sum(self, model: Vector, chosen: Ints, clip: float, layers: tuple[int, ...]) -> Floats: ...
+
+
+class ByTorch:
+    """For models that compiled code does not know."""
+
+    def __init__(self, model: nn.Module, batch: Batch) -> None:
+        self._records = Records(model)
+        self._batch = batch
+
+    def clipped_sum(self, model: Vector, chosen: Ints, clip: float, layers: tuple[int, ...]) -> Floats:
+        return self._records.clipped_sum(model, *self._batch(chosen), clip, layers)
+
+
+class NoisyTraining:
+    """How clients train where plans protect records: in compiled code where the model is a known `stack`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        partition: Partition,
+        batch: Batch,
+        local: LocalTraining,
+        stack: engine.Stack | engine.Sequence | None,
+        records: engine.Records,
+    ) -> None:
         self._model = model
         self._partition = partition
         self._batch = batch
         self._local = local
-        self._idle: queue.SimpleQueue[Records] = queue.SimpleQueue()
+        self._stack = stack if isinstance(stack, engine.Stack) and engine.can_sum(stack) else None
+        self._records = records
+        self._lengths = tuple(p.numel() for p in model.parameters() if p.requires_grad)
+        self._idle: dict[bool, queue.SimpleQueue[Sums]] = {
+            compiled: queue.SimpleQueue() for compiled in (True, False)
+        }
+
+    def _sums(self, layers: tuple[int, ...], threads: int) -> queue.SimpleQueue[Sums]:
+        """One for each thread. They are made here: tracing a model is not for several threads at once."""
+        whole = owners(self._lengths, layers_of(layers, sum(self._lengths))) is not None
+        stack = self._stack if whole else None
+        idle = self._idle[stack is not None]
+        while idle.qsize() < threads:
+            if stack is None:
+                idle.put(ByTorch(self._model, self._batch))
+            else:
+                most = min(engine.MOST_RECORDS, int(self._partition.sizes.max(initial=1)))
+                idle.put(engine.Sums(stack, self._records, self._lengths, most))
+        return idle
 
     def updates(self, order: Order, noisy: NoisySteps) -> Iterator[Updates]:
         """Each client's on one thread.
@@ -38,14 +85,13 @@ class NoisyTraining:
         """
         keep_freed_memory()
         threads = torch.get_num_threads()
-        while self._idle.qsize() < threads:  # made here: tracing a model is not for several threads at once
-            self._idle.put(Records(self._model))
+        idle = self._sums(noisy.layers, threads)
         waiting: deque[Future[Vector]] = deque()
         pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
         try:
             for i in range(len(order.clients) + threads):
                 if i < len(order.clients):
-                    waiting.append(pool.submit(self._train, order, noisy, i))
+                    waiting.append(pool.submit(self._train, order, noisy, i, idle))
                 if i >= threads:  # no more updates wait than there are threads
                     yield Updates(
                         order.clients[i - threads : i - threads + 1], waiting.popleft().result()[None]
@@ -54,7 +100,7 @@ class NoisyTraining:
             pool.shutdown(cancel_futures=True)
             torch.set_num_threads(threads)  # those of the pool have set it for all
 
-    def _train(self, order: Order, noisy: NoisySteps, i: int) -> Vector:
+    def _train(self, order: Order, noisy: NoisySteps, i: int, idle: queue.SimpleQueue[Sums]) -> Vector:
         """(d,) how far noisy steps move the model of the i-th client asked.
 
         Guarantees:
@@ -62,7 +108,7 @@ class NoisyTraining:
             gradients by the size expected of a batch: it follows from the client's number of records, which
             is declared and public, and not from what was drawn. Where none are expected, nothing moves.
         """
-        records = self._idle.get()
+        sums, local = idle.get(), self._local
         mine = self._partition.of(int(order.clients[i]))
         source, batch = noisy.source(i), float(noisy.batch[i])
         expected, clip, std = batch * len(mine), float(noisy.clip[i]), float(noisy.noise[i])
@@ -70,10 +116,17 @@ class NoisyTraining:
         try:
             for _ in range(noisy.steps if expected > 0 else 0):
                 drawn = mine[source.uniform(len(mine)) < batch]
-                total = records.clipped_sum(model.astype(np.float32), *self._batch(drawn), clip, noisy.layers)
-                slope = noisy_sum(total, std, source) / expected + self._local.weight_decay * model
-                velocity = self._local.momentum * velocity + slope
-                model -= self._local.rate(order.round) * velocity
+                total = sums.clipped_sum(model.astype(np.float32), drawn, clip, noisy.layers)
+                slope = noisy_sum(total, std, source)
+                slope /= expected  # in place: for large models more arrays would cost as much as the noise
+                if local.weight_decay:
+                    slope += local.weight_decay * model
+                if local.momentum:
+                    velocity *= local.momentum
+                    velocity += slope
+                    slope[:] = velocity
+                slope *= local.rate(order.round, order.rounds)
+                model -= slope
         finally:
-            self._idle.put(records)
+            idle.put(sums)
         return (model - order.model).astype(np.float32)

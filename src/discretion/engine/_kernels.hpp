@@ -38,12 +38,15 @@ struct Sgd {
   bool plain() const { return momentum == 0 && decay == 0; }
 };
 
-template <bool PLAIN>
-inline Lanes moved(const Sgd& sgd, Lanes weight, Lanes slope, float* velocity) {
-  if (PLAIN) return weight - sgd.rate * slope;
-  Lanes v = sgd.momentum * load(velocity) + (slope + sgd.decay * weight);
-  store(velocity, v);
-  return weight - sgd.rate * v;
+enum Way { PLAIN, MOMENTUM, GATHER };  // the last moves nothing yet: slopes are added up
+
+// kept: the velocities, or the sums of slopes
+template <Way WAY>
+inline Lanes moved(const Sgd& sgd, Lanes weight, Lanes slope, float* kept) {
+  if (WAY == PLAIN) return weight - sgd.rate * slope;
+  Lanes v = WAY == GATHER ? load(kept) + slope : sgd.momentum * load(kept) + (slope + sgd.decay * weight);
+  store(kept, v);
+  return WAY == GATHER ? weight : weight - sgd.rate * v;
 }
 
 inline void move(const Sgd& sgd, float& weight, float slope, float& velocity) {
@@ -134,6 +137,17 @@ void as_constant(int64_t n, const Work& work) {
   work(std::integral_constant<int, MOST>());
 }
 
+// Calls work(V, first float) until `wide` floats are covered, V vectors at a time; V is a constant.
+template <typename Work>
+void in_blocks(int64_t wide, const Work& work) {
+  for (int64_t o = 0; o < wide;) {
+    const int64_t left = (wide - o) / L, two_or_three = left % 2 ? 3 : 2;
+    const int64_t vectors = left == 1 ? 1 : REGISTERS > 16 && left % 4 == 0 ? 4 : two_or_three;
+    as_constant<4>(vectors, [&](auto V) { work(V, o); });
+    o += vectors * L;
+  }
+}
+
 // Calls work(R, V, first row, first vector), sizes as constants, until a window of rows x vectors is covered.
 template <typename Work>
 void cover(int64_t rows, int64_t vectors, const Work& work) {
@@ -169,8 +183,8 @@ void multiply_tile(const float* weight, int64_t pitch, const float* x, int64_t w
 
 // One pass over O rows of a linear layer's weights: dx += slope . weight, then the weights move.
 // slope: (records, O). x, dx: (records, wide). `length` floats of each row, a multiple of L.
-template <int O, bool DX, bool PLAIN>
-void linear_back(const Sgd& sgd, float* weight, float* velocity, int64_t pitch, const float* slope,
+template <int O, bool DX, Way WAY>
+void linear_back(const Sgd& sgd, float* weight, float* kept, int64_t pitch, const float* slope,
                  int64_t records, const float* x, float* dx, int64_t wide, int64_t length) {
   for (int64_t f = 0; f < length; f += L) {
     Lanes w[O], u[O] = {};
@@ -189,7 +203,7 @@ void linear_back(const Sgd& sgd, float* weight, float* velocity, int64_t pitch, 
     }
 #pragma GCC unroll 8
     for (int o = 0; o < O; o++)
-      store(weight + o * pitch + f, moved<PLAIN>(sgd, w[o], u[o], velocity + o * pitch + f));
+      store(weight + o * pitch + f, moved<WAY>(sgd, w[o], u[o], kept + o * pitch + f));
   }
 }
 

@@ -1,9 +1,11 @@
 // A model as a stack of layers, and what is asked of the clients.
 //
-// Layers are spatial (a convolution or none, then max-pooling over windows of 1 or more pixels, then perhaps
-// ReLU) or linear.
+// Layers are spatial (a convolution or none, then perhaps group normalisation, then pooling over windows of 1
+// or more pixels, then perhaps ReLU) or linear.
 #pragma once
 
+#include <numeric>
+#include <new>
 #include <vector>
 
 #include "_kernels.hpp"
@@ -17,6 +19,9 @@ struct Description {  // of a layer; pairs are height and width
   Int linear, outs;   // outs of a spatial layer are 0 where it has no convolution
   Int kernel[2], stride[2], pad[2], pool[2], pool_stride[2], pool_pad[2];
   Int relu, bias;
+  Int average;              // pooling is by the mean
+  Int groups, gain, shift;  // of normalisation: groups are 0 where there is none
+  double eps;
 };
 
 struct Job {
@@ -41,6 +46,21 @@ struct Job {
 
 namespace {
 
+// Memory that starts where a vector may.
+template <typename T>
+struct Aligned {
+  typedef T value_type;
+  Aligned() = default;
+  template <typename U>
+  Aligned(const Aligned<U>&) {}
+  T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t(64))); }
+  void deallocate(T* p, size_t) { ::operator delete(p, std::align_val_t(64)); }
+  bool operator==(const Aligned&) const { return true; }
+  bool operator!=(const Aligned&) const { return false; }
+};
+
+typedef std::vector<float, Aligned<float>> Floats;
+
 struct Layer {
   Description is;
   Int channels, height, width;      // of the input
@@ -49,12 +69,15 @@ struct Layer {
   Int out_rows, out_columns;        // pixels after pooling
   Int pitch, size;                  // floats in a padded row of pixels, in a record's input
   Int run, wide_run;                // floats in a row of a window, and rounded up
-  Int weight, bias, weights;        // where they start in the flat model, and how many floats of weights
+  Int weight, bias, gain, shift;    // where they start in the flat model
+  Int weights;                      // how many floats of weights
   bool in_place;                    // a linear layer whose rows are whole vectors
   std::vector<Int> start;           // (rows columns,) where each pixel's window starts
+  std::vector<Int> mark;            // (rows columns,) what is kept of a pixel that won: its start or number
   std::vector<Int> window;          // (pooled pixels, pool) which pixels each is pooled from
   std::vector<Int> cell;            // (pooled pixels,) where each goes in the next layer's input
   Int cell_step;                    // from one channel of it to the next
+  Int pixels() const { return rows * columns; }
   Int cells() const { return out_rows * out_columns; }
 };
 
@@ -92,11 +115,15 @@ struct Net {
         for (Int r = 0; r < y.rows; r++)
           for (Int c = 0; c < y.columns; c++)
             y.start.push_back(r * y.is.stride[0] * y.pitch + c * y.is.stride[1] * channels);
+        y.mark = y.start;
+        if (y.is.groups) std::iota(y.mark.begin(), y.mark.end(), Int(0));
         for (Int i = 0; i < y.cells(); i++) add_window(y, i / y.out_columns, i % y.out_columns);
       }
       y.weight = at;
       y.bias = at += y.weights;
-      if (learns && y.is.bias) at += y.outs;
+      y.gain = at += learns && y.is.bias ? y.outs : 0;
+      y.shift = at += y.is.gain ? y.outs : 0;
+      at += y.is.shift ? y.outs : 0;
       channels = y.outs, height = y.out_rows, width = y.out_columns;
       layers.push_back(y);
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from discretion.engine.sequence import Sequence
 from discretion.engine.stack import Stack
 
 Vector = npt.NDArray[np.float32]
@@ -18,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 class Records:
     """All records that clients hold; images stay bytes, `lookup` says what each byte stands for."""
 
-    inputs: npt.NDArray[np.generic]  # (n, ...) uint8 with a lookup, else float32
+    inputs: npt.NDArray[np.generic]  # (n, ...) uint8 with a lookup, else float32; tokens: uint8 or int64
     labels: Ints  # (n,)
     lookup: Vector | None = None  # (256,)
 
@@ -58,6 +59,14 @@ class _Job(ctypes.Structure):
     ]
 
 
+class _Text(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("tokens", "width", "window", "classes", "depth")),
+        *((name, ctypes.c_int64) for name in ("embedding", "output", "output_bias")),
+        *((name, ctypes.c_void_p) for name in ("layers", "bytes", "ids")),
+    ]
+
+
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     found = importlib.util.find_spec("discretion.engine._clients")
@@ -75,7 +84,7 @@ def available() -> bool:
     return _library() is not None
 
 
-def train(stack: Stack, records: Records, batches: Batches, model: Vector, threads: int) -> Vector:
+def train(stack: Stack | Sequence, records: Records, batches: Batches, model: Vector, threads: int) -> Vector:
     """(k, d) how far local training moves the model, for each client.
 
     Guarantees:
@@ -95,13 +104,14 @@ def train(stack: Stack, records: Records, batches: Batches, model: Vector, threa
     lookup = None if records.lookup is None else np.ascontiguousarray(records.lookup, np.float32)
     _require_fit(stack, inputs, labels, lookup, chosen, real, rates, start)
     updates = np.empty((len(chosen), stack.size), np.float32)
+    text = isinstance(stack, Sequence)
     job = _Job(
-        rows.ctypes.data,
-        len(rows),
-        stack.shape,
+        None if text else rows.ctypes.data,
+        0 if text else len(rows),
+        (0, 0, 0) if isinstance(stack, Sequence) else stack.shape,
         None if lookup is None else inputs.ctypes.data,
         None if lookup is None else lookup.ctypes.data,
-        inputs.ctypes.data if lookup is None else None,
+        inputs.ctypes.data if lookup is None and not text else None,
         labels.ctypes.data,
         chosen.ctypes.data,
         real.ctypes.data,
@@ -114,13 +124,28 @@ def train(stack: Stack, records: Records, batches: Batches, model: Vector, threa
         updates.ctypes.data,
         max(1, threads),
     )
-    if library.train(ctypes.byref(job)) != 0:
+    if isinstance(stack, Sequence):
+        read = _text(stack, rows, inputs)
+        failed = library.train_text(ctypes.byref(job), ctypes.byref(read))
+    else:
+        failed = library.train(ctypes.byref(job))
+    if failed:
         raise MemoryError(f"no memory for batches of {chosen.shape[2]} records in {threads} threads")
     return updates
 
 
+def _text(sequence: Sequence, rows: npt.NDArray[np.generic], inputs: npt.NDArray[np.generic]) -> _Text:
+    return _Text(
+        *(sequence.tokens, sequence.width, sequence.window, sequence.classes, len(rows)),
+        *(sequence.embedding, sequence.output, sequence.output_bias),
+        rows.ctypes.data,
+        inputs.ctypes.data if inputs.dtype == np.uint8 else None,
+        inputs.ctypes.data if inputs.dtype == np.int64 else None,
+    )
+
+
 def _require_fit(
-    stack: Stack,
+    stack: Stack | Sequence,
     inputs: npt.NDArray[np.generic],
     labels: Ints,
     lookup: Vector | None,
@@ -130,10 +155,15 @@ def _require_fit(
     start: Vector,
 ) -> None:
     """The compiled code reads what it is told to read: a wrong shape or number must not get there."""
-    kind = np.float32 if lookup is None else np.uint8
-    wrong = {
-        f"inputs of {stack.shape} and {kind.__name__}": inputs.dtype != kind
-        or int(np.prod(inputs.shape[1:])) != int(np.prod(stack.shape)),
+    if isinstance(stack, Sequence):
+        wrong = _wrong_text(stack, inputs, labels) | {"nothing to look up": lookup is not None}
+    else:
+        kind = np.float32 if lookup is None else np.uint8
+        wrong = {
+            f"inputs of {stack.shape} and {kind.__name__}": inputs.dtype != kind
+            or int(np.prod(inputs.shape[1:])) != int(np.prod(stack.shape)),
+        }
+    wrong |= {
         "one label for each record": len(labels) != len(inputs),
         "256 numbers to look up": lookup is not None and lookup.shape != (256,),
         "batches (k, steps, batch)": chosen.ndim != 3 or chosen.shape != real.shape,
@@ -144,3 +174,17 @@ def _require_fit(
     }
     if any(wrong.values()):
         raise ValueError("expected " + ", ".join(what for what, is_wrong in wrong.items() if is_wrong))
+
+
+def _wrong_text(stack: Sequence, inputs: npt.NDArray[np.generic], labels: Ints) -> dict[str, bool]:
+    whole = inputs.dtype in (np.uint8, np.int64)
+    return {
+        f"windows of {stack.window} tokens": inputs.shape[1:] != (stack.window,),
+        "tokens as uint8 or int64": not whole,
+        f"tokens from 0 to {stack.tokens - 1}": whole and not _within(inputs, stack.tokens),
+        f"labels from 0 to {stack.classes - 1}": not _within(labels, stack.classes),
+    }
+
+
+def _within(numbers: npt.NDArray[np.generic], most: int) -> bool:
+    return not numbers.size or (int(numbers.min()) >= 0 and int(numbers.max()) < most)

@@ -56,7 +56,7 @@ class Products:
 
     @property
     def blur(self) -> Floats:
-        return self.input.numpy() * (LEAST * math.sqrt(self.slopes.shape[1]))
+        return self.input.cpu().numpy() * (LEAST * math.sqrt(self.slopes.shape[1]))
 
     def without(self, bad: Tensor) -> "Products":
         slopes, inputs = (x.masked_fill(bad[:, None], 0) for x in (self.slopes, self.inputs))
@@ -161,7 +161,7 @@ def _embedding(layer: nn.Module, calls: list[Call]) -> Made:
         n, shape = len(calls[0][0]), (layer.num_embeddings, layer.embedding_dim)
         rows = calls[0][1].new_zeros(n * shape[0], shape[1])
         for ids, slopes in calls:
-            ids = ids.reshape(n, -1) + shape[0] * torch.arange(n)[:, None]
+            ids = ids.reshape(n, -1) + shape[0] * torch.arange(n, device=ids.device)[:, None]
             rows.index_add_(0, ids.reshape(-1), slopes.reshape(-1, shape[1]))
         return _rows(rows.view(n, *shape))
 

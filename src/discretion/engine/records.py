@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from discretion.clip import ROUNDING, add_layers, factors, finite_and_factor, layers_of
+from discretion.clip import ROUNDING, add_layers, factors, finite_and_factor, layers_of, owners
 from discretion.engine.known import TRAINED, Mixed, known
 from discretion.engine.layers import Call, Gradients, Rows, gradients, least_dimensions
 from discretion.population import Floats
@@ -54,7 +54,7 @@ class Records:
             shorten it, counts as zero.
         """
         slices = layers_of(layers, self._size)
-        owner = self._owners(slices)
+        owner = owners(self._lengths, slices)
         precise = torch.get_float32_matmul_precision() == "highest"  # else torch may round to bfloat16
         if self._fast is not None and owner is not None and precise:
             try:
@@ -67,12 +67,6 @@ class Records:
             add_layers(total, np.ones(len(part)), change, factor, slices)
         return total
 
-    def _owners(self, layers: list[slice]) -> list[int] | None:
-        """The layer that each tensor of parameters is clipped with; None if a layer ends within a tensor."""
-        ends = np.cumsum(self._lengths)
-        owner = np.searchsorted([part.stop for part in layers], ends)
-        return owner.tolist() if {part.stop for part in layers} <= set(ends.tolist()) else None
-
     def gradients(
         self, parameters: Vector, inputs: Tensor, labels: Tensor
     ) -> Iterator[npt.NDArray[np.float32]]:
@@ -82,7 +76,7 @@ class Records:
         for start in range(0, len(labels), together):
             part = slice(start, start + together)
             slopes = self._each_gradient(named, inputs[part], labels[part])
-            yield torch.cat([slopes[name].flatten(1) for name in named], dim=1).numpy()
+            yield torch.cat([slopes[name].flatten(1) for name in named], dim=1).cpu().numpy()
 
     def _each_gradient(self, parameters: Parameters, inputs: Tensor, labels: Tensor) -> Parameters:
         """All records at once if torch can, else one after the other."""
@@ -109,7 +103,7 @@ class _Fast:
                 p.data = p.data.to(memory_format=torch.channels_last)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._lengths = [p.numel() for p in self._parameters]
-        self._total = torch.zeros(sum(self._lengths))
+        self._total = torch.zeros(sum(self._lengths), device=self._parameters[0].device)
         number = {id(p): k for k, p in enumerate(self._parameters)}
         self._trained: dict[nn.Module, dict[str, int]] = {}  # names and numbers of a layer's parameters
         for layer in model.modules():
@@ -134,7 +128,7 @@ class _Fast:
             times = -(-len(labels) // self._find_together(inputs, labels))
             for some in zip(inputs.tensor_split(times), labels.tensor_split(times), strict=True):
                 self._add(self._gradients(*some), clip, owner)
-        return self._total.numpy().astype(np.float64)
+        return self._total.cpu().numpy().astype(np.float64)
 
     def _find_together(self, inputs: Tensor, labels: Tensor) -> int:
         """How many records at a time: their gradients, as far as they are made, are to fit into memory."""
@@ -179,15 +173,16 @@ class _Fast:
         layers = max(owner) + 1
         squares, blurs = np.zeros((2, self._records, layers))
         for number, each in found.items():
-            squares[:, owner[number]] += np.square(each.norm.numpy())
+            squares[:, owner[number]] += np.square(each.norm.cpu().numpy())
             blurs[:, owner[number]] += each.blur
         factor = factors(np.sqrt(squares), np.full(self._records, clip))
         bound = ROUNDING / 4 * clip / math.sqrt(layers)
         factor[(factor < 1) & ((blurs > bound) | (factor < SMALLEST))] = 0
         bad = ~np.isfinite(squares).all(axis=1)
         if bad.any():  # zero times infinity is not zero
-            found = {number: each.without(torch.from_numpy(bad)) for number, each in found.items()}
+            there = torch.from_numpy(bad).to(self._total.device)
+            found = {number: each.without(there) for number, each in found.items()}
         parts = self._total.split_with_sizes(self._lengths)
-        share = torch.from_numpy(factor.T.astype(np.float32))
+        share = torch.from_numpy(factor.T.astype(np.float32)).to(self._total.device)
         for number, each in found.items():
             each.add(parts[number], share[owner[number]])

@@ -17,7 +17,10 @@ LARGEST_RECORD = 2**30  # floats in a layer's input: places in it are kept as in
 
 @dataclass(frozen=True)
 class Layer:
-    """In the order that the compiled code reads. A spatial layer pools, then perhaps applies ReLU."""
+    """In the order that the compiled code reads.
+
+    A spatial layer convolves, normalises, pools, applies ReLU; each of it perhaps.
+    """
 
     linear: bool
     outs: int = 0  # of a spatial layer: 0 where there is no convolution
@@ -29,6 +32,11 @@ class Layer:
     pool_pad: Pair = NONE
     relu: bool = False
     bias: bool = False
+    average: bool = False  # pooling is by the mean
+    groups: int = 0  # of normalisation: 0 where there is none
+    gain: bool = False
+    shift: bool = False
+    eps: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -40,16 +48,18 @@ class Stack:
     classes: int
     size: int  # trainable parameters
 
-    def rows(self) -> npt.NDArray[np.int64]:
-        """(layers, 16) as the compiled code reads them."""
-        rows = [np.hstack(astuple(layer)) for layer in self.layers]
-        return np.array(rows, dtype=np.int64)
+    def rows(self) -> npt.NDArray[np.void]:
+        """(layers,) as the compiled code reads them."""
+        numbers = [astuple(layer) for layer in self.layers]
+        rows = [(np.hstack(row[:-1]), row[-1]) for row in numbers]
+        return np.array(rows, dtype=[("whole", np.int64, len(rows[0][0])), ("eps", np.float64)])
 
 
 def stack_of(model: nn.Module, shape: tuple[int, ...]) -> Stack | None:
     """The model as a stack, for records of this shape; None if anything in it is not known here.
 
-    Known are Conv2d, MaxPool2d, ReLU, Flatten and Linear within nn.Sequential, with every parameter trained.
+    Known are Conv2d, GroupNorm, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, ReLU, Flatten and Linear within
+    nn.Sequential, with every parameter trained.
 
     Guarantees: the parameters stand in a flat model in the order of the layers, weight before bias.
     """
@@ -110,6 +120,16 @@ def _add(layers: list[Layer], module: nn.Module, shape: tuple[int, ...]) -> tupl
         return _add_convolution(layers, module, shape)
     if isinstance(module, nn.MaxPool2d) and kind is nn.MaxPool2d and spatial:
         return _add_pool(layers, module, shape)
+    if isinstance(module, nn.GroupNorm) and kind is nn.GroupNorm and spatial:
+        return _add_norm(layers, module, shape)
+    if isinstance(module, nn.AvgPool2d) and kind is nn.AvgPool2d and spatial:
+        usual = not module.ceil_mode and module.divisor_override is None and _pair(module.padding) == NONE
+        pool, stride = _pair(module.kernel_size), _pair(module.stride)
+        return _add_average(layers, pool, stride, shape) if usual else None
+    if isinstance(module, nn.AdaptiveAvgPool2d) and kind is nn.AdaptiveAvgPool2d and spatial:
+        if module.output_size not in (1, ONE):
+            return None
+        return _add_average(layers, (shape[1], shape[2]), ONE, shape)
     return None
 
 
@@ -136,10 +156,34 @@ def _add_pool(layers: list[Layer], module: nn.MaxPool2d, shape: tuple[int, ...])
         return None
     if any(2 * p > k for p, k in zip(pad, pool, strict=True)):
         return None
-    if not layers or layers[-1].pool != ONE or layers[-1].pool_stride != ONE:
+    if _pools(layers):
         layers.append(Layer(linear=False))
     layers[-1] = replace(layers[-1], pool=pool, pool_stride=stride, pool_pad=pad)
     return _after(shape[0], shape, pool, stride, pad)
+
+
+def _add_norm(layers: list[Layer], module: nn.GroupNorm, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    alone = int(np.prod(shape)) == module.num_groups  # torch refuses that for batches of one
+    if shape[0] != module.num_channels or alone:
+        return None
+    if _pools(layers) or layers[-1].relu or layers[-1].groups:
+        layers.append(Layer(linear=False))
+    gain, shift = module.weight is not None, module.bias is not None
+    layers[-1] = replace(layers[-1], groups=module.num_groups, gain=gain, shift=shift, eps=module.eps)
+    return shape
+
+
+def _add_average(
+    layers: list[Layer], pool: Pair, stride: Pair, shape: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Always a layer of its own: unlike the maximum, the mean is not the same before and after ReLU."""
+    layers.append(Layer(linear=False, pool=pool, pool_stride=stride, average=True))
+    return _after(shape[0], shape, pool, stride, NONE)
+
+
+def _pools(layers: list[Layer]) -> bool:
+    """Whether nothing more can come before the last layer's pooling."""
+    return not layers or layers[-1].average or layers[-1].pool != ONE or layers[-1].pool_stride != ONE
 
 
 def _after(

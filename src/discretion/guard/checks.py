@@ -58,11 +58,16 @@ def check_join(policy: Policy, order: Join, records: int) -> None:
     if order.size != records:
         raise Refusal(f"it is counted with {order.size} records, and has another number of them")
     local, most = order.local, policy.ceilings
-    if not 1 <= local.epochs <= most.epochs or local.batch_size < 1:
-        raise Refusal(f"{local.epochs} epochs of local training: it takes 1 to {most.epochs}")
-    numbers = (local.learning_rate, local.momentum, local.weight_decay, local.decay)
-    if not all(np.isfinite(numbers)) or min(numbers) < 0:
-        raise Refusal("rates of local training must be finite and at least 0")
+    if not (0 <= local.epochs <= most.epochs and 0 <= local.steps <= most.steps):
+        raise Refusal(
+            f"{local.epochs} epochs or {local.steps} steps of local training: it takes at most "
+            f"{most.epochs} epochs or {most.steps} steps"
+        )
+    if (local.epochs == 0) == (local.steps == 0) or local.batch_size < 1:
+        raise Refusal("local training is for epochs or for steps, with at least 1 record in a batch")
+    numbers = (local.learning_rate, local.momentum, local.weight_decay)
+    if not all(np.isfinite(numbers)) or min(numbers) < 0 or not 0 < local.schedule.factor <= 1:
+        raise Refusal("rates of local training must be finite and at least 0, a schedule's factor 0 to 1")
 
 
 def check_train(plan: Plan, me: int, join: Join, order: Train) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from discretion.clients.local import LocalClients
-from discretion.clients.training import LocalTraining
+from discretion.clients.training import LocalTraining, Schedule
 from discretion.clip import layers_of
 from discretion.errors import BudgetError, DiscretionError, LedgerError, MessageError, PlanError, Refusal
 from discretion.guard import checks
@@ -22,6 +22,7 @@ from discretion.messages import (
     AnyOrder,
     Finish,
     Join,
+    Local,
     Read,
     Train,
     decode_order,
@@ -32,10 +33,11 @@ from discretion.messages import (
     verified,
 )
 from discretion.noise import Cryptographic, Seeded, Source
-from discretion.orders import NoisySteps, Order, Vector
+from discretion.orders import NoisySteps, Order
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.release import hand_out, hand_out_statistic
+from discretion.server import Vector
 from discretion.streams import Purpose, fingerprint, run_stream
 from discretion.tasks import models
 
@@ -160,8 +162,7 @@ class Guard:
         if (parameters := len(models.flatten(model))) > self._policy.ceilings.parameters:
             raise Refusal(f"the model has {parameters} parameters, too many")
         holdings = held_by(me, len(plan.clients), len(self._data.train.labels))
-        local = LocalTraining(**order.local.model_dump())
-        clients = LocalClients(self._data, holdings, model, local)
+        clients = LocalClients(self._data, holdings, model, _training(order.local))
         return Pinned(order, operator, plan, me, clients, parameters)
 
     def _pinned(self, order: Train | Read | Finish, operator: str) -> Pinned:
@@ -261,7 +262,9 @@ class Guard:
             steps = self._source(run, Purpose.STEPS, order.round, me, order.turn)
             layers = plan.clipping.layers
             noisy = NoisySteps(phase.steps, phase.batch[[me]], phase.clip[[me]], own, layers, lambda _: steps)
-        asked = Order(order.round, order.key, model, np.array([me]), np.array([order.turn]), noisy)
+        asked = Order(
+            order.round, order.key, model, np.array([me]), np.array([order.turn]), noisy, plan.rounds
+        )
         (part,) = run.clients.updates(asked)
         if noisy is not None:
             return np.asarray(part.change[0])
@@ -287,6 +290,11 @@ class Guard:
     def _require_open(self) -> None:
         if not self._policy.open_at(self._now()):
             raise Refusal(f"it may be asked from {self._policy.hours.replace('-', ' to ')} only")
+
+
+def _training(said: Local) -> LocalTraining:
+    schedule = Schedule(**said.schedule.model_dump())
+    return LocalTraining(**said.model_dump(exclude={"schedule"}), schedule=schedule)
 
 
 def _named(order: AnyOrder) -> str:

@@ -37,7 +37,7 @@ class Ceilings(Section):
     rate: float = Field(1.0, gt=0, le=1, description="chance of taking part in a round")
     turns: int = Field(1, ge=1, description="in a round")
     epochs: int = Field(10, ge=1, description="of local training in a turn")
-    steps: int = Field(1_000, ge=1, description="noisy steps in a turn")
+    steps: int = Field(1_000, ge=1, description="of local training in a turn, noisy or not")
     parameters: int = Field(10_000_000, ge=1, description="of a model")
 
 

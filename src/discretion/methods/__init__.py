@@ -23,7 +23,7 @@ def find(name: str) -> Method:
 
 
 WHOLE = {"rounds", "steps", "groups", "memory"}
-SHARES = {"rate", "batch", "saving_low", "saving_high"}  # above 0, at most 1
+SHARES = {"rate", "batch", "saving_low", "saving_high", "kept_low", "kept_high"}  # above 0, at most 1
 POSITIVE = {"clip", "reward", "clip_learning_rate", "bit_noise", "budget_start", "budget_end"}
 
 
@@ -40,6 +40,8 @@ def _check(what: str, given: str, value: Any) -> None:
         raise ConfigError(f"{what} is {value}: expected more than 0")
     if given == "quantile" and not 0 < value < 1:
         raise ConfigError(f"{what} is {value}: expected more than 0 and less than 1")
+    if given == "average" and not 0 <= value < 1:
+        raise ConfigError(f"{what} is {value}: expected at least 0 and less than 1")
     if given == "tradeoff" and not 0 <= value < math.inf:
         raise ConfigError(f"{what} is {value}: expected at least 0")
 

@@ -13,23 +13,24 @@ is certified.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from discretion.accounting import noise_multiplier
 from discretion.accounting.papers import groups as paper
-from discretion.combine import SUM, By, Combine
+from discretion.combine import By, Combine
 from discretion.methods.parts import ACCOUNTANTS, finite
 from discretion.phase import Phase
 from discretion.plan import Accounting, Plan
 from discretion.population import Floats, Population
 from discretion.problems import groups as problem
 
-KEPT = (0.7, 0.9)  # k / d of the strictest and of the most generous group
+KEPT = (0.7, 0.9)  # k / d of the strictest and of the most generous group, in the paper's experiments
 
 
-def _method(name: str, optimal: bool, sparse: bool) -> Callable[..., Plan]:
-    """The variant of that name: with rates by Problem 1 or equal ones, with all coordinates or some."""
+def _method(name: str, optimal: bool) -> Callable[..., Plan]:
+    """The variant of that name: with rates by Problem 1 or equal ones."""
 
     def plan(
         population: Population,
@@ -68,21 +69,33 @@ def _method(name: str, optimal: bool, sparse: bool) -> Callable[..., Plan]:
             noise_at="secure_sum",
             promise="server",
             sampling="fixed_size" if paper_mode else "poisson",
-            combine=sparsified(len(found.size), "largest" if paper_mode else "last_step") if sparse else SUM,
             accounting=accounting,
         )
 
     return plan
 
 
-plan = _method("gdpfed", optimal=False, sparse=False)
-plan_opc = _method("gdpfed_opc", optimal=True, sparse=False)
-plan_plus = _method("gdpfed_plus", optimal=True, sparse=True)
+plan = _method("gdpfed", optimal=False)
+plan_opc = _method("gdpfed_opc", optimal=True)
 
 
-def sparsified(groups: int, by: By) -> Combine:
-    """Top-k with k/d = 0.7, 0.8, 0.9 for three groups, as in the paper's experiments."""
-    return Combine("top_k", tuple(np.linspace(*KEPT, groups).tolist()), by=by)
+def plan_plus(
+    population: Population,
+    rounds: int,
+    rate: float,
+    clip: float,
+    groups: int = 3,
+    kept_low: float = KEPT[0],
+    kept_high: float = KEPT[1],
+    accounting: Accounting = "tight",
+) -> Plan:
+    """rounds: how many; rate: mean chance of taking part; clip: bound on an update; groups: how many at
+    most; kept_low, kept_high: share of the coordinates that is kept of the sums of the strictest and of the
+    most generous group, k / d; accounting: tight or paper."""
+    made = plan_opc(population, rounds, rate, clip, groups, accounting)
+    kept = np.linspace(kept_low, kept_high, len(made.phases[0].noise))
+    by: By = "largest" if accounting == "paper" else "last_step"
+    return replace(made, method="gdpfed_plus", combine=Combine("top_k", tuple(kept.tolist()), by=by))
 
 
 def finite_budgets(population: Population) -> Floats:

@@ -8,14 +8,13 @@ Opacus.
 """
 
 import numpy as np
-from scipy.optimize import brentq
 
-from discretion.accounting import noise_multiplier, sampling_rate
-from discretion.errors import PlanError
-from discretion.methods.parts import ACCOUNTANTS, finite, spread
+from discretion.accounting import noise_multiplier
+from discretion.methods.parts import ACCOUNTANTS, finite
 from discretion.phase import Phase
 from discretion.plan import Accounting, Plan
-from discretion.population import Floats, Ints, Population
+from discretion.population import Population
+from discretion.problems import pool
 
 
 def plan_by_clip(
@@ -41,32 +40,13 @@ def plan_by_rate(
 ) -> Plan:
     """rounds: how many; rate: mean of the clients' rates; clip: bound on every update;
     accounting: tight or paper."""
-    epsilon, delta, accountant = finite(population.epsilon), population.delta, ACCOUNTANTS[accounting]
-
-    def rates(sigma: float, who: Ints) -> Floats:
-        return sampling_rate(epsilon[who], delta[who], np.full(len(who), sigma), rounds, accountant)
-
-    def mean(sigma: float) -> float:
-        try:
-            return float(rates(sigma, some).mean())
-        except PlanError:  # so little noise that some could not come at all
-            return 0.0
-
-    # more noise lets everybody come more often: look for the noise at which the mean rate is as asked,
-    # between what the most generous and what the strictest budget needs when all come equally often
-    some = spread(epsilon)
-    ends = noise_multiplier(epsilon[some], delta[some], np.full(len(some), rate), rounds, accountant)
-    low, high = ends.min() * 0.999, ends.max() * 1.001
-    enough = mean(low) >= rate  # even there: budgets so large that hardly any noise is needed
-    sigma = low if enough else brentq(lambda s: mean(s) - rate, low, high, rtol=1e-4)
-    chosen = rates(sigma, np.arange(len(population)))
+    rates, sigma = pool.rates(
+        finite(population.epsilon), population.delta, rounds, rate, ACCOUNTANTS[accounting]
+    )
+    clips = np.full(len(population), clip)
     return Plan(
         method="idp_fedavg_sampling",
         clients=population.client,
-        phases=(
-            Phase.one_pool(
-                rounds, chosen * min(1.0, rate / chosen.mean()), np.full(len(population), clip), clip * sigma
-            ),
-        ),
+        phases=(Phase.one_pool(rounds, rates, clips, clip * sigma),),
         accounting=accounting,
     )

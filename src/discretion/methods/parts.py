@@ -9,6 +9,7 @@ import numpy as np
 from discretion.accounting import Accountant, gaussian, noise_scale
 from discretion.accounting.papers.opacus import Opacus
 from discretion.accounting.spent import TIGHT
+from discretion.kinds import distinct
 from discretion.phase import Phase, frozen
 from discretion.plan import Accounting
 from discretion.population import Floats, Ints, Population
@@ -27,14 +28,6 @@ def finite(epsilon: Floats) -> Floats:
     return np.minimum(epsilon, largest) if largest > 0 else epsilon
 
 
-def spread(epsilon: Floats, most: int = 64) -> Ints:
-    """Clients that stand for all: everybody if budgets are few, else evenly over the sorted budgets."""
-    if len(np.unique(epsilon)) <= most:
-        return np.arange(len(epsilon))
-    order = np.argsort(epsilon, kind="stable")
-    return np.asarray(order[np.linspace(0, len(order) - 1, most).round().astype(np.int64)])
-
-
 def schedule_scale(epsilon: Floats, delta: Floats, kind: Ints, steps_of: Callable[[Ints], Steps]) -> Floats:
     """(N,) the factor on its noise multipliers that makes each client's schedule cost its budget.
 
@@ -45,9 +38,9 @@ def schedule_scale(epsilon: Floats, delta: Floats, kind: Ints, steps_of: Callabl
         By PLD no schedule costs more than the budget: who would pass it by what was read off is solved.
     """
     factor, read = np.empty(len(epsilon)), np.zeros(len(epsilon), dtype=bool)
-    _, cell = np.unique(np.stack([kind, delta]), axis=1, return_inverse=True)
-    order = np.lexsort([epsilon, cell.reshape(-1)])
-    cells = np.split(order, np.flatnonzero(np.diff(cell.reshape(-1)[order])) + 1)
+    _, cell = distinct(np.stack([kind, delta]))
+    order = np.lexsort([epsilon, cell])
+    cells = np.split(order, np.flatnonzero(np.diff(cell[order])) + 1)
     nodes = [_nodes(epsilon, mine) for mine in cells]
     solved = np.concatenate(nodes)
     factor[solved] = noise_scale(steps_of(solved), epsilon[solved], delta[solved])

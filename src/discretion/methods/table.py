@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from discretion.methods import (
     adaptive_clipping,
+    concert,
     dp_fedavg,
     fedavg,
     fedpcs,
@@ -77,6 +78,7 @@ _BUDGETS, _SIZES, _TRAITS = (
     "budgets, sizes, and traits rho and privacy_weight",
 )
 
+_OURS = "Discretion's own: docs/method.md"
 _KIANI = "Kiani et al., ICLR 2025"
 _IDP = "Boenisch et al., NeurIPS 2023; Kiani et al., ICLR 2025"
 _XU_ZHANG = "Xu, Zhang and Huang 2025"
@@ -87,6 +89,11 @@ _XU_HU = "Xu, Hu and Kotevska 2025"
 METHODS = {row[0]: Method(*row) for row in (
     ("fedavg", "FedAvg", fedavg.plan, *_NONE, "nothing", "McMahan et al., AISTATS 2017",
      "Plain averaging without clip or noise: the ceiling that private methods aim at."),
+    ("concert", "Concert", concert.plan, *_SUMS, _BUDGETS, _OURS,
+     "All in one sum under one noise; each client as often, then as loudly, as its own budget allows."),
+    ("concert_records", "Concert (records)", concert.plan_records, *_RECORD, _SIZES, _OURS,
+     "Who needs much noise is heard less, by its exact cost; turns are dealt out, not drawn.",
+     concert.explain_records),
     ("dp_fedavg", "DP-FedAvg", dp_fedavg.plan, *_MODELS, "the strictest budget", "McMahan et al., ICLR 2018",
      "One clip and one noise, strong enough for the strictest client."),
     ("adaptive_clipping", "Adaptive clipping", adaptive_clipping.plan, *_MODELS, "the strictest budget",

@@ -11,7 +11,7 @@ from discretion.report.reading import Run
 
 # runs of one experiment may differ in these: they change nothing that the setting says
 PLACES = {f"clients.{name}" for name in ClientsConfig.model_fields}
-ASIDE = frozenset({"seed", "ledger", "train.threads"} | PLACES)
+ASIDE = frozenset({"seed", "ledger", "train.device", "train.threads", "train.workers"} | PLACES)
 OPTIONS = "plan.options."
 SECTIONS = ("data", "population", "model")
 

@@ -59,6 +59,17 @@ def _cnn(dataset: Dataset) -> nn.Module:
     )
 
 
+def _cnn_norm(dataset: Dataset) -> nn.Module:
+    channels, height, width = _image(dataset, "cnn_norm", smallest=8)
+    blocks: list[nn.Module] = []
+    for outs in (32, 64, 128):
+        convolution = nn.Conv2d(channels, outs, 3, padding=1)
+        blocks += [convolution, nn.GroupNorm(8, outs), nn.ReLU(), nn.MaxPool2d(2)]
+        channels = outs
+    features = channels * (height // 8) * (width // 8)
+    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(features, dataset.classes))
+
+
 class _LSTMLayer(nn.Module):
     """One LSTM layer in plain tensor operations, (N, L, inputs) to (N, L, hidden).
 
@@ -122,6 +133,7 @@ _BUILDERS: dict[str, tuple[Callable[[Dataset], nn.Module], str]] = {
     "mlp": (_mlp, "one hidden layer of 64, for tables and small images"),
     "cnn_small": (_cnn_small, "two 5x5 convolutions (10, 20) and 50 hidden units, from 16x16"),
     "cnn": (_cnn, "McMahan et al.'s two 5x5 convolutions (32, 64) and 512 hidden units"),
+    "cnn_norm": (_cnn_norm, "three 3x3 convolutions (32, 64, 128), group normalisation; for colour images"),
     "lstm": (_lstm, "next character: embedding of 8, two LSTM layers of 256"),
 }
 
@@ -210,10 +222,12 @@ def unflatten(vector: npt.NDArray[np.float32] | Tensor, module: nn.Module) -> di
     """Views of a vector (d,), or of a stack of them (..., d), as the module's trainable parameters.
 
     The result is what torch.func.functional_call takes; from a stack (K, d), after vmap. An array
-    that may not be written to is copied first, since torch has no read-only tensors.
+    that may not be written to is copied first, since torch has no read-only tensors; it goes to where
+    the module is.
     """
     if isinstance(vector, np.ndarray):
         vector = torch.from_numpy(vector if vector.flags.writeable else vector.copy())
+        vector = vector.to(next(module.parameters()).device)
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
     lengths = [p.numel() for p in trainable.values()]
     if vector.shape[-1:] != (sum(lengths),) or vector.dtype != torch.float32:

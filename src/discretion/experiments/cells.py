@@ -1,0 +1,193 @@
+"""A cell of an experiment: one row in one mode, one variation, one seed; and its result on disk."""
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from discretion import __version__
+from discretion.accounting import Certificate
+from discretion.config import Config, make
+from discretion.errors import ConfigError
+from discretion.experiments.reading import Experiment, Row, Setting, Variation, has_modes, merged
+from discretion.files import write_safely
+from discretion.methods import find
+from discretion.plan import Accounting, Parameter
+from discretion.records import Record, dump, parse
+from discretion.runs import RunFolder, read_history
+
+FORMAT = "discretion-cell/1"
+Chosen = Mapping[str, Mapping[str, Parameter]]  # by row and mode: settings that tuning found
+
+
+@dataclass(frozen=True)
+class Cell:
+    row: Row
+    accounting: Accounting
+    variation: Variation
+    seed: int
+    name: str  # of its files
+    config: Config
+    version: int
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides the result."""
+        content = f"{FORMAT}\n{self.version}\n{self.config.to_toml()}"
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+class Result(Record):
+    """What a cell came to; small enough to be kept for ever."""
+
+    digest: str
+    row: str
+    accounting: str
+    variation: str
+    seed: int
+    method: str
+    accuracy: float
+    loss: float
+    share: float  # largest share of a budget that any client spends, by PLD
+    spent: float  # epsilon of that client
+    budget: float  # of that client
+    clients_over: int  # that spend more than their budget
+    accountant: str
+    rounds: list[int]  # with an evaluation
+    accuracies: list[float]  # in those rounds
+    seconds: float
+    made: str
+    discretion: str
+
+
+def key(row: Row, accounting: Accounting) -> str:
+    """A row in one mode, as files and tuned values are named."""
+    return f"{row.name}-paper" if accounting == "paper" else row.name
+
+
+def cells(experiment: Experiment, chosen: Chosen, seeds: int, skip_untuned: bool = False) -> list[Cell]:
+    """Every cell, seed by seed, so that an interrupted experiment has whole seeds first."""
+    made = []
+    for seed in range(seeds):
+        for variation in experiment.variations:
+            for row in experiment.rows_of(variation):
+                for accounting in row.accounting:
+                    if skip_untuned and variation.tuned and key(row, accounting) not in chosen:
+                        continue
+                    parts = [key(row, accounting), slug(variation.name), f"{seed}"]
+                    name = "-".join(part for part in parts if part)
+                    setting = _setting(experiment, row, accounting, variation, seed, chosen)
+                    config = make(setting, experiment.overrides, f"{experiment.name}, cell {name}")
+                    made.append(
+                        Cell(row, accounting, variation, seed, name, config, experiment.about.version)
+                    )
+    names = [cell.name for cell in made]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ConfigError(f"{experiment.name}: two variations are both called {min(twice)!r} on disk")
+    return made
+
+
+def _setting(
+    experiment: Experiment,
+    row: Row,
+    accounting: Accounting,
+    variation: Variation,
+    seed: int,
+    chosen: Chosen,
+) -> Setting:
+    taken = find(row.method).parameters
+    setting = merged(experiment.setting, variation.setting)
+    if variation.tuned:
+        if key(row, accounting) not in chosen:
+            raise ConfigError(
+                f"{experiment.name}: variation {variation.name} needs tuned values for "
+                f"{key(row, accounting)}, and there are none: run it with --tune first"
+            )
+        setting = merged(setting, nested(chosen[key(row, accounting)]))
+    setting = merged(setting, experiment.last or {})
+    shared = setting.get("plan", {}).get("options", {})
+    options = {name: value for name, value in shared.items() if name in taken} | row.options
+    if has_modes(row):
+        options["accounting"] = accounting
+    if "seed" in taken:
+        options.setdefault("seed", seed)  # whom a plan draws changes with the seed, too
+    plan = {**setting.get("plan", {}), "method": row.method, "options": options}
+    train = {"threads": 1, "workers": 1, "accept_no_privacy": True, **setting.get("train", {})}
+    return {**setting, "plan": plan, "train": train, "seed": seed}
+
+
+def nested(dotted: Mapping[str, Parameter]) -> Setting:
+    """{"plan.clip": 1} as {"plan": {"clip": 1}}"""
+    out: Setting = {}
+    for name, value in dotted.items():
+        *sections, last = name.split(".")
+        inner: Setting = {last: value}
+        for section in reversed(sections):
+            inner = {section: inner}
+        out = merged(out, inner)
+    return out
+
+
+def slug(text: str) -> str:
+    """As a part of a file name."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
+
+
+def measure(cell: Cell, folder: RunFolder, seconds: float) -> Result:
+    """What a finished run says."""
+    history = [line for line in read_history(folder) if "accuracy" in line]
+    certificate = Certificate.from_json(folder.certificate.read_text(encoding="utf-8"))
+    worst, loss = int(certificate.share.argmax()), history[-1]["loss"]
+    return Result(
+        digest=cell.digest,
+        row=cell.row.name,
+        accounting=cell.accounting,
+        variation=cell.variation.name,
+        seed=cell.seed,
+        method=cell.row.method,
+        accuracy=history[-1]["accuracy"],
+        loss=loss if math.isfinite(loss) else math.inf,  # training diverged
+        share=float(certificate.share[worst]),
+        spent=float(certificate.spent[worst]),
+        budget=float(certificate.budget[worst]),
+        clients_over=len(certificate.overspent),
+        accountant=certificate.accountant,
+        rounds=[line["round"] for line in history],
+        accuracies=[line["accuracy"] for line in history],
+        seconds=round(seconds, 1),
+        made=now(),
+        discretion=__version__,
+    )
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def result_path(out: Path, cell: Cell) -> Path:
+    return out / "cells" / f"{cell.name}.json"
+
+
+def write_result(out: Path, cell: Cell, result: Result) -> None:
+    path = result_path(out, cell)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_safely(path, dump(result.model_dump()).encode())
+
+
+def read_result(out: Path, cell: Cell) -> Result | None:
+    """Of exactly this cell as it is defined now, or nothing."""
+    path = result_path(out, cell)
+    if not path.exists():
+        return None
+    result = parse(path.read_text(encoding="utf-8"), Result, "result")
+    return result if result.digest == cell.digest else None
+
+
+def finished(cells: Sequence[Cell], out: Path) -> dict[str, Result]:
+    """By name: the results that are there."""
+    found = {cell.name: read_result(out, cell) for cell in cells}
+    return {name: result for name, result in found.items() if result is not None}

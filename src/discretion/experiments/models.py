@@ -1,0 +1,27 @@
+"""Models that a paper describes and nobody else uses; settings name them as package.module:factory."""
+
+from torch import nn
+
+from discretion.tasks.datasets import Dataset
+
+
+def selection_cnn(dataset: Dataset) -> nn.Module:
+    """Xu, Zhang and Huang 2025, VI-C: convolutions of 16 and 32 channels, each pooled, then 512 and 32 units.
+
+    The size of the kernels is not printed: 5x5, padded.
+    """
+    channels, height, width = dataset.train.inputs.shape[1:]
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * (height // 4) * (width // 4), 512),
+        nn.ReLU(),
+        nn.Linear(512, 32),
+        nn.ReLU(),
+        nn.Linear(32, dataset.classes),
+    )

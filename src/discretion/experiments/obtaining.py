@@ -1,0 +1,32 @@
+"""The data of an experiment: got before anything runs, or replaced by its fallback, and said so."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from discretion.config import make
+from discretion.errors import DataError
+from discretion.experiments.reading import Experiment, merged
+from discretion.runs import load_data
+
+
+def with_data(experiment: Experiment, say: Callable[[str], None]) -> Experiment:
+    """The experiment, or its [fallback] where a data set cannot be had; without one, the reason is raised."""
+    wanted = {}
+    for variation in experiment.variations:
+        setting = merged(merged(experiment.setting, variation.setting), experiment.last or {})
+        config = make(setting, experiment.overrides, experiment.name)
+        wanted[config.data.name, config.data.path] = config
+    try:
+        for config in wanted.values():
+            load_data(config, say)
+    except DataError as problem:
+        if experiment.fallback is None:
+            raise
+        say(f"{problem}\n\nGoing on with the small data set inside scikit-learn instead.")
+        settings = {name: value for name, value in experiment.fallback.items() if name != "title"}
+        return replace(
+            experiment,
+            about=experiment.about.model_copy(update={"title": experiment.fallback["title"]}),
+            last=merged(settings, experiment.last or {}),
+        )
+    return experiment

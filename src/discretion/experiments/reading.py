@@ -1,0 +1,224 @@
+"""An experiment as its TOML file says it: one setting, rows of methods, variations, seeds, differences."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from discretion.config import Section, read_toml, validated
+from discretion.errors import ConfigError, nearest
+from discretion.methods import find
+from discretion.plan import Accounting, Parameter
+
+Setting = dict[str, Any]  # what config.toml holds, or a part of it
+SECTIONS = ("population", "data", "model", "plan", "train")
+OWN = ("seed", "plan.method")  # given by seeds and rows
+
+# --quick: everything is exercised, nothing is learnt
+QUICK: Setting = {
+    "population": {"clients": 24},
+    "data": {"name": "digits", "records": 0},
+    "model": {"name": "linear"},
+    "plan": {"rounds": 2, "rate": 0.5},
+    "train": {"epochs": 1, "evaluate_every": 1},
+}
+
+
+class About(Section):
+    title: str
+    paper: str = Field("", description="who published the figures")
+    seeds: int = Field(3, ge=1)
+    minutes: float = Field(0.0, ge=0, description="for all of it, on two cores; 0: not known")
+    version: int = Field(1, ge=1, description="raised when code changes what a cell's settings give")
+    keep_runs: bool = Field(False, description="run folders stay, with a report on them")
+    differences: tuple[str, ...] = Field((), description="where it differs from the paper")
+
+
+Published = float | tuple[float, float]  # accuracy in per cent, perhaps with its standard deviation
+
+
+class Row(Section):
+    """A method as a line of the table. It sets nothing that others do not share, but its own options."""
+
+    method: str
+    name: str = ""
+    label: str = ""
+    accounting: tuple[Accounting, ...] = Field(("tight",), min_length=1)
+    options: dict[str, Parameter] = Field(default_factory=dict)
+    published: dict[str, Published] = Field(default_factory=dict, description="by variation")
+
+
+class Variation(Section):
+    """A change of the setting for all rows, or for some."""
+
+    name: str = ""
+    table: str = Field("", description="of the paper, whose figures it is about")
+    rows: tuple[str, ...] = Field((), description="which take part; none named: all")
+    tuned: bool = Field(False, description="each row with the values that tuning chose for it")
+    accounting: tuple[Accounting, ...] = Field((), description="modes; none: those of each row")
+    setting: Setting = Field(default_factory=dict)
+
+
+class Tuning(Section):
+    """The same grid for every row, tried on public data that stand in for the private ones."""
+
+    stand_in: Setting
+    seeds: int = Field(1, ge=1)
+    grid: dict[str, tuple[Parameter, ...]] = Field(description="values by setting, such as plan.clip")
+    chosen: dict[str, dict[str, Parameter]] = Field(
+        default_factory=dict, description="by row, as --tune found them"
+    )
+
+
+class Document(Section):
+    experiment: About
+    row: tuple[Row, ...] = Field(min_length=1)
+    variation: tuple[Variation, ...] = (Variation(),)
+    tuning: Tuning | None = None
+    fallback: Setting | None = Field(None, description="a title and settings, where data cannot be had")
+    quick: Setting = Field(default_factory=dict)
+    population: Setting = Field(default_factory=dict)
+    data: Setting = Field(default_factory=dict)
+    model: Setting = Field(default_factory=dict)
+    plan: Setting = Field(default_factory=dict)
+    train: Setting = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    about: About
+    rows: tuple[Row, ...]
+    variations: tuple[Variation, ...]
+    setting: Setting  # of every cell, unless a variation changes it
+    tuning: Tuning | None = None
+    fallback: Setting | None = None
+    last: Setting | None = None  # changes that no variation undoes
+    overrides: tuple[str, ...] = ()
+
+    def only(self, rows: Sequence[str], variations: Sequence[str]) -> "Experiment":
+        """With the rows and variations of these names; none named: all."""
+        for name in rows:
+            _known(name, [row.name for row in self.rows], f"{self.name}: row")
+        for name in variations:
+            _known(name, [variation.name for variation in self.variations], f"{self.name}: variation")
+        return replace(
+            self,
+            rows=tuple(row for row in self.rows if not rows or row.name in rows),
+            variations=tuple(one for one in self.variations if not variations or one.name in variations),
+        )
+
+    def rows_of(self, variation: Variation) -> list[Row]:
+        """Those that the variation has, each in its modes."""
+        found = [row for row in self.rows if not variation.rows or row.name in variation.rows]
+        if not variation.accounting:
+            return found
+        kept = [tuple(mode for mode in row.accounting if mode in variation.accounting) for row in found]
+        return [row.model_copy(update={"accounting": modes}) for row, modes in zip(found, kept, strict=True)]
+
+
+def shipped() -> list[str]:
+    """The names of the experiments inside the package."""
+    files = resources.files(__package__).iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def read(name: str, overrides: Sequence[str] = (), quick: bool = False) -> Experiment:
+    """An experiment by its name, or from a TOML file of the user's own; checked before anything runs."""
+    path = Path(name)
+    if path.suffix != ".toml":
+        if name not in shipped():
+            raise ConfigError(
+                f"there is no experiment {name!r}.{nearest(name, shipped())} Known: {', '.join(shipped())}, "
+                "and your own as a path that ends in .toml"
+            )
+        path = Path(str(resources.files(__package__).joinpath(f"{name}.toml")))
+    made = _checked(validated(Document, read_toml(path), _known_keys(), str(path)), path)
+    for override in overrides:
+        if override.partition("=")[0].strip() in OWN:
+            raise ConfigError(f"-c {override}: an experiment has rows and seeds of its own")
+    if quick:
+        made = replace(
+            made,
+            name=f"{made.name}-quick",
+            about=made.about.model_copy(update={"seeds": 1}),
+            last=merged(QUICK, made.last or {}),
+        )
+    else:
+        made = replace(made, last=None)
+    return replace(made, overrides=tuple(overrides))
+
+
+def _checked(document: Document, path: Path) -> Experiment:
+    """With names where the file leaves them out, and every name that is used known."""
+    rows = tuple(
+        row.model_copy(update={"name": row.name or row.method, "label": row.label or find(row.method).title})
+        for row in document.row
+    )
+    variations = document.variation
+    _unique([row.name for row in rows], f"{path}: row")
+    _unique([variation.name for variation in variations], f"{path}: variation")
+    for row in rows:
+        if "paper" in row.accounting and not has_modes(row):
+            raise ConfigError(f"{path}: row {row.name}: {row.method} has no paper mode")
+        for known in row.published:
+            _known(known, [variation.name for variation in variations], f"{path}: row {row.name}: variation")
+    for variation in variations:
+        for name in variation.rows:
+            _known(name, [row.name for row in rows], f"{path}: variation {variation.name}: row")
+        if variation.tuned and document.tuning is None:
+            raise ConfigError(f"{path}: variation {variation.name} is tuned, but there is no [tuning]")
+    setting = {name: getattr(document, name) for name in SECTIONS if getattr(document, name)}
+    if "method" in setting.get("plan", {}):
+        raise ConfigError(f"{path}: plan.method: an experiment has a [[row]] for each method")
+    return Experiment(
+        path.stem,
+        document.experiment,
+        rows,
+        variations,
+        setting,
+        document.tuning,
+        document.fallback,
+        document.quick,
+    )
+
+
+def has_modes(row: Row) -> bool:
+    """Whether tight and paper mode differ; they do not where there is no noise to account for."""
+    return "accounting" in find(row.method).parameters
+
+
+def merged(first: Setting, second: Setting) -> Setting:
+    """Both, section by section; the second wins."""
+    out = dict(first)
+    for key, value in second.items():
+        both = isinstance(value, dict) and isinstance(out.get(key), dict)
+        out[key] = merged(out[key], value) if both else value
+    return out
+
+
+def _known(name: str, known: Sequence[str], what: str) -> None:
+    if name not in known:
+        raise ConfigError(
+            f"{what} {name!r} is not there.{nearest(name, known)} There are: {', '.join(known)}"
+        )
+
+
+def _unique(names: Sequence[str], what: str) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"{what} {twice[0]!r} comes twice: give each a name of its own")
+
+
+def _known_keys() -> list[str]:
+    inner: dict[str, type[Section]] = {
+        "experiment": About,
+        "row": Row,
+        "variation": Variation,
+        "tuning": Tuning,
+    }
+    keys = [f"{part}.{name}" for part, kind in inner.items() for name in kind.model_fields]
+    return keys + [name for name in Document.model_fields if name not in inner]

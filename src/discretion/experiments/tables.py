@@ -1,0 +1,153 @@
+"""What an experiment came to: a line for each row and variation, published beside ours in both modes."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from discretion.experiments.cells import Cell, Result
+from discretion.experiments.reading import Published, has_modes
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One row in one mode, over its seeds; accuracies in per cent."""
+
+    seeds: int
+    mean: float
+    std: float | None  # sample standard deviation; None for a single seed
+    share: float  # largest share of a budget that any client spends, in any seed
+    spent: float  # epsilon of that client
+    budget: float  # of that client
+    seconds: float  # mean of a cell
+
+    @property
+    def accuracy(self) -> str:
+        return f"{self.mean:.2f}" + (f" ± {self.std:.2f}" if self.std is not None else "")
+
+    @property
+    def cost(self) -> str:
+        """Share of the budget and, where it is passed, what is spent of what; never rounded down."""
+        if math.isinf(self.share):
+            return "∞"
+        share = f"{math.ceil(self.share * 1e3 - 1e-6) / 1e3:.3f}"
+        passed = self.spent > self.budget
+        return share + (f" ({_up(self.spent)} of {self.budget:.3g})" if passed else "")
+
+
+def _up(value: float) -> str:
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.ceil(value / unit - 1e-9) * unit:.4g}"
+
+
+@dataclass(frozen=True)
+class Line:
+    table: str
+    variation: str
+    row: str
+    label: str
+    published: Published | None
+    paper: Figures | None
+    tight: Figures | None
+
+    @property
+    def said(self) -> str:
+        """The published accuracy."""
+        if self.published is None:
+            return ""
+        if isinstance(self.published, tuple):
+            return "{:.2f} ± {:.2f}".format(*self.published)
+        return f"{self.published:.2f}"
+
+    @property
+    def seconds(self) -> float | None:
+        known = [part.seconds for part in (self.paper, self.tight) if part]
+        return sum(known) / len(known) if known else None
+
+
+def lines(cells: Sequence[Cell], results: Mapping[str, Result]) -> list[Line]:
+    """In the order of the file; a line for what has no result yet, too."""
+    made: dict[tuple[str, str], Line] = {}
+    for cell in cells:
+        where = cell.variation.name, cell.row.name
+        if where in made:
+            continue
+        alike = [other for other in cells if (other.variation.name, other.row.name) == where]
+        paper, tight = (
+            _figures([results[c.name] for c in alike if c.accounting == mode and c.name in results])
+            for mode in ("paper", "tight")
+        )
+        if not has_modes(cell.row):
+            paper = tight
+        published = cell.row.published.get(cell.variation.name)
+        heading = cell.variation.table
+        made[where] = Line(heading, *where, cell.row.label, published, paper, tight)
+    return list(made.values())
+
+
+def _figures(results: Sequence[Result]) -> Figures | None:
+    if not results:
+        return None
+    accuracy = 100 * np.array([result.accuracy for result in results])
+    worst = max(results, key=lambda result: result.share)
+    return Figures(
+        len(results),
+        float(accuracy.mean()),
+        float(accuracy.std(ddof=1)) if len(results) > 1 else None,
+        worst.share,
+        worst.spent,
+        worst.budget,
+        float(np.mean([result.seconds for result in results])),
+    )
+
+
+HEADINGS = (
+    "published",
+    "paper mode",
+    "spent / budget",
+    "tight mode",
+    "spent / budget",
+    "s",
+)
+
+
+def columns(line: Line) -> tuple[str, ...]:
+    """What stands under the headings."""
+    paper, tight, seconds = line.paper, line.tight, line.seconds
+    return (
+        line.said,
+        paper.accuracy if paper else "",
+        paper.cost if paper else "",
+        tight.accuracy if tight else "",
+        tight.cost if tight else "",
+        f"{seconds:.0f}" if seconds is not None else "",
+    )
+
+
+def parts(table: Sequence[Line]) -> dict[str, list[Line]]:
+    """Lines by the published table that they are about, in order."""
+    made: dict[str, list[Line]] = {}
+    for line in table:
+        made.setdefault(line.table, []).append(line)
+    return made
+
+
+def records(table: Sequence[Line]) -> list[dict[str, Any]]:
+    return [asdict(line) for line in table]
+
+
+def cells_csv(cells: Sequence[Cell], results: Mapping[str, Result]) -> str:
+    """A line for each cell that has a result."""
+    text = io.StringIO()
+    long = {"rounds", "accuracies"}
+    names = ["cell", *(name for name in Result.model_fields if name not in long)]
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    for cell in cells:
+        if cell.name in results:
+            writer.writerow({"cell": cell.name, **results[cell.name].model_dump(exclude=long)})
+    return text.getvalue()

@@ -1,0 +1,96 @@
+"""Hyper-parameters by one grid for every row, on public data that stand in for the private ones."""
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from discretion.errors import ConfigError, DiscretionError
+from discretion.experiments.cells import Cell, Chosen, cells, key, nested, now
+from discretion.experiments.reading import Experiment, Tuning, Variation, merged
+from discretion.experiments.running import Running, run
+from discretion.files import write_safely
+from discretion.methods import find
+from discretion.plan import Parameter
+from discretion.records import dump
+
+Point = dict[str, Parameter]  # of the grid
+
+
+def chosen(experiment: Experiment, out: Path) -> Chosen:
+    """Values by row: those of the last --tune in this folder, else those in the experiment's file."""
+    path = out / "tuned.json"
+    if path.exists():
+        try:
+            found: Chosen = json.loads(path.read_text(encoding="utf-8"))["chosen"]
+        except (ValueError, KeyError):
+            raise ConfigError(f"{path} cannot be read: remove it, or run --tune again") from None
+        return found
+    return experiment.tuning.chosen if experiment.tuning else {}
+
+
+def tune(
+    experiment: Experiment,
+    out: Path,
+    jobs: int,
+    command: str,
+    on_progress: Callable[[Sequence[Running]], None],
+) -> dict[str, Point]:
+    """Try the grid on the stand-in for every row of a tuned variation; write tuned.json."""
+    if experiment.tuning is None:
+        raise ConfigError(f"{experiment.name} has no [tuning]: there is nothing to choose")
+    todo = trials(experiment, experiment.tuning)
+    outcome = run([cell for cell, _ in todo], out / "tuning", jobs, False, on_progress)
+    if outcome.failures:
+        name, reason = next(iter(outcome.failures.items()))
+        raise DiscretionError(f"{len(outcome.failures)} of {len(todo)} trials failed, first {name}: {reason}")
+    scores: dict[str, list[tuple[float, Point]]] = {}
+    for name, alike in itertools.groupby(todo, key=lambda pair: key(pair[0].row, pair[0].accounting)):
+        points: dict[str, tuple[Point, list[float]]] = {}
+        for cell, point in alike:
+            points.setdefault(repr(point), (point, []))[1].append(outcome.results[cell.name].accuracy)
+        scores[name] = [(float(np.mean(accuracies)), point) for point, accuracies in points.values()]
+    best = {name: max(tried, key=lambda pair: pair[0])[1] for name, tried in scores.items()}
+    record: dict[str, Any] = {
+        "made": now(),
+        "command": command,
+        "stand_in": experiment.tuning.stand_in,
+        "seeds": experiment.tuning.seeds,
+        "grid": {name: list(values) for name, values in experiment.tuning.grid.items()},
+        "chosen": best,
+        "scores": {name: [[score, point] for score, point in tried] for name, tried in scores.items()},
+    }
+    write_safely(out / "tuned.json", dump(record).encode())
+    return best
+
+
+def trials(experiment: Experiment, tuning: Tuning) -> list[tuple[Cell, Point]]:
+    """Every row in each mode with every point of the grid, row by row; settings that a method does not
+    take are not varied."""
+    tuned = [row for one in experiment.variations if one.tuned for row in experiment.rows_of(one)]
+    wanted = {(row.name, accounting) for row in tuned for accounting in row.accounting}
+    made = []
+    for row in experiment.rows:
+        free = _free(row.method, tuning)
+        for accounting in (mode for mode in row.accounting if (row.name, mode) in wanted):
+            alone = row.model_copy(update={"accounting": (accounting,)})
+            for number, values in enumerate(itertools.product(*free.values())):
+                point = dict(zip(free, values, strict=True))
+                setting = merged(tuning.stand_in, nested(point))
+                trial = replace(experiment, rows=(alone,), variations=(Variation(setting=setting),))
+                for cell in cells(trial, {}, tuning.seeds):
+                    made.append((replace(cell, name=f"{cell.name}-{number}"), point))
+    return made
+
+
+def _free(method: str, tuning: Tuning) -> dict[str, tuple[Parameter, ...]]:
+    taken = find(method).parameters
+    return {
+        name: values
+        for name, values in tuning.grid.items()
+        if not name.startswith("plan.") or name.removeprefix("plan.") in taken
+    }

@@ -1,0 +1,119 @@
+"""The files of an experiment: cells.csv, table.json, table.md and a figure for each variation, all dated."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from discretion import __version__
+from discretion.experiments.cells import Cell, Result, now, slug
+from discretion.experiments.drawing import Curve, draw
+from discretion.experiments.reading import Experiment
+from discretion.experiments.tables import HEADINGS, Line, cells_csv, columns, lines, parts, records
+from discretion.files import write_safely
+from discretion.records import dump
+
+EXPLAINED = (
+    "Accuracy in per cent on the test records after the last round, mean ± standard deviation over seeds. "
+    "Spent / budget: the largest over clients of the true epsilon over the epsilon allowed, by PLD (for a "
+    "fixed number of clients without replacement an upper bound, because PLD bounds that from below only); "
+    "above 1 a promise is broken, and what is spent of which budget follows. Paper mode: noise by the "
+    "paper's own formula. Tight mode: as much as the budgets need. s: seconds that a run took, on one core."
+)
+FOOTING = (
+    "All rows share model, data, partition and weights (by seed), local training, rounds and the rate of "
+    "participation that is asked for, which a method may spread over clients and rounds or not use up. "
+    "Unless tuned, a row sets the options of its method and nothing else."
+)
+
+
+def statements(experiment: Experiment) -> list[str]:
+    """What must be known with the figures: how rows were made equal, how tuned, and what differs."""
+    said = [FOOTING]
+    if experiment.tuning:
+        grid = "; ".join(
+            f"{name} {', '.join(str(value) for value in values)}"
+            for name, values in experiment.tuning.grid.items()
+        )
+        data = experiment.tuning.stand_in.get("data", {}).get("name", "the same data")
+        said.append(
+            f"Tuned variations: every row, in each mode, got the best of the same grid on {data}, a public "
+            f"stand-in ({experiment.tuning.seeds} seed{'s' if experiment.tuning.seeds > 1 else ''}): {grid}. "
+            "Other variations: the values of the setting, for every row."
+        )
+    return said
+
+
+def write(
+    experiment: Experiment,
+    cells: Sequence[Cell],
+    results: Mapping[str, Result],
+    failures: Mapping[str, str],
+    out: Path,
+    command: str,
+) -> None:
+    """Write all files from the results there are; `command` is the last one that added to them."""
+    table = [line for line in lines(cells, results) if line.paper or line.tight]
+    about: dict[str, Any] = {
+        "experiment": experiment.name,
+        "title": experiment.about.title,
+        "paper": experiment.about.paper,
+        "made": now(),
+        "command": command,
+        "discretion": __version__,
+        "cells": len(cells),
+        "finished": len(results),
+        "differences": list(experiment.about.differences),
+        "statements": statements(experiment),
+        "failures": dict(failures),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    figures = _figures(cells, results)
+    for name, drawing in figures.items():
+        write_safely(out / name, drawing.encode())
+    write_safely(out / "cells.csv", cells_csv(cells, results).encode())
+    write_safely(out / "table.json", dump({**about, "lines": records(table)}).encode())
+    write_safely(out / "table.md", _markdown(experiment, about, table, list(figures)).encode())
+
+
+def _figures(cells: Sequence[Cell], results: Mapping[str, Result]) -> dict[str, str]:
+    """Accuracy over rounds by row, a drawing for each variation with more than one row."""
+    drawings = {}
+    for variation in dict.fromkeys(cell.variation.name for cell in cells):
+        mine = [cell for cell in cells if cell.variation.name == variation and cell.name in results]
+        together: dict[str, list[Result]] = {}
+        for cell in mine:
+            label = cell.row.label + (", paper mode" if cell.accounting == "paper" else "")
+            together.setdefault(label, []).append(results[cell.name])
+        curves = [Curve.over_seeds(label, found) for label, found in together.items()]
+        if len(curves) > 1:
+            name = f"accuracy-{slug(variation)}.svg" if variation else "accuracy.svg"
+            drawings[name] = draw(variation, curves)
+    return drawings
+
+
+def _markdown(
+    experiment: Experiment, about: Mapping[str, Any], table: Sequence[Line], figures: Sequence[str]
+) -> str:
+    blocks = [
+        f"# {about['title']}",
+        f"Made on {about['made']} by `{about['command']}` (discretion {about['discretion']}); "
+        f"{about['finished']} of {about['cells']} cells are finished."
+        + (f" Published: {about['paper']}." if about["paper"] else ""),
+    ]
+    several = len(experiment.variations) > 1
+    for heading, mine in parts(table).items():
+        if heading:
+            blocks.append(f"## {heading}")
+        head = [*(["variation"] if several else []), "method", *HEADINGS]
+        rows = [[*([line.variation] if several else []), line.label, *columns(line)] for line in mine]
+        text = [head, ["---"] * len(head), *rows]
+        blocks.append("\n".join("| " + " | ".join(cells) + " |" for cells in text))
+    blocks += [EXPLAINED, *about["statements"]]
+    if about["differences"]:
+        blocks.append("Where this differs from the paper:")
+        blocks.append("\n".join(f"- {sentence}" for sentence in about["differences"]))
+    if about["failures"]:
+        blocks.append("Failed:")
+        blocks.append("\n".join(f"- {name}: {reason}" for name, reason in about["failures"].items()))
+    blocks += [f"![Accuracy over rounds]({name})" for name in figures]
+    return "\n\n".join(blocks) + "\n"

@@ -1,0 +1,31 @@
+"""Files that are whole after any crash: written beside, put on disk, then given their name."""
+
+import os
+from pathlib import Path
+
+
+def write_safely(path: Path, content: bytes) -> None:
+    """Old content or new, never half: on disk before it gets its name."""
+    draft = path.with_name(path.name + ".part")
+    with draft.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync(path.parent)
+
+
+def sync(folder: Path) -> None:
+    """Make the names in a folder durable: without it a rename may be lost with the power."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def append(path: Path, line: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
