@@ -18,7 +18,7 @@ from discretion.guard import policy
 from discretion.guard.keeper import Guard
 from discretion.ledger import Ledger
 from discretion.messages import public_bytes
-from discretion.orders import Clients
+from discretion.orders import Clients, Shares
 from discretion.phase import Phase
 from discretion.plan import Plan
 from discretion.population import Population
@@ -116,12 +116,20 @@ def in_process() -> LocalClients:
     return LocalClients(DATA, HOLDINGS, models.build("linear", DATA, seed=1), LOCAL)
 
 
-def trained(plan: Plan, clients: Clients, folder: Path, run: str = "r", seed: int | None = SEED) -> State:
+def trained(
+    plan: Plan,
+    clients: Clients,
+    folder: Path,
+    run: str = "r",
+    seed: int | None = SEED,
+    shares: Shares = "here",
+) -> State:
     """The state after all rounds, with a server's ledger in this folder."""
     folder.mkdir(exist_ok=True)
     with Ledger(folder / "server.sqlite", PEOPLE) as ledger:
         start = State.start(models.flatten(MODEL))
-        *_, end = train(plan, certify(plan, PEOPLE), clients, ledger, start, run=run, seed=seed)
+        certificate = certify(plan, PEOPLE)
+        *_, end = train(plan, certificate, clients, ledger, start, run=run, seed=seed, shares=shares)
     return end
 
 

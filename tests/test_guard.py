@@ -356,7 +356,13 @@ JOINS: dict[str, tuple[dict[str, Any], Plan, dict[str, Any], str]] = {
         {"against": "clients"},
         replace(PLAN, promise="clients", noise_at="secure_sum"),
         {},
-        "needs a secure sum",
+        "trusts no server without one",
+    ),
+    "a secure sum against the server": (
+        {"trust_server": True},
+        replace(PLAN, noise_at="secure_sum"),
+        {},
+        "without one it promises nothing against the server",
     ),
     "bits of clipping": (
         {"against": "clients", "trust_server": True},

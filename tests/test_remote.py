@@ -213,9 +213,9 @@ def test_who_cannot_be_reached_is_lost_and_asked_again(tmp_path: Path) -> None:
 
 
 def test_plans_that_guards_cannot_see_to_are_refused_before_anything_is_sent() -> None:
-    quantile = Clipping(quantile=Quantile())
+    quantile, alike = Clipping(quantile=Quantile()), replace(one_pool(1, rate=0.4), clip=np.full(5, 0.5))
     for plan in (
-        plan_of(one_pool(1), noise_at="secure_sum"),
+        plan_of(alike, noise_at="secure_sum", sampling="fixed_size", accounting="paper"),
         plan_of(one_pool(1), noise_at="server", promise="clients", clipping=quantile),
     ):
         with pytest.raises(PlanError, match="guards take no plan"):

@@ -188,6 +188,11 @@ class ClientsConfig(Section):
     connection: str = Field("here", description="flower: the SuperLink, by its name in Flower's config.toml")
     home: str = Field("", description="flower: the folder of Flower's config.toml; empty: as FLWR_HOME says")
     timeout: float = Field(600.0, gt=0, description="seconds to wait for answers in a round")
+    missing: Literal["top_up", "discard"] = Field(
+        "top_up",
+        description="where too few shares of the noise of a secure sum come: the server adds what is missing "
+        "(top_up), or the round counts and moves nothing (discard)",
+    )
 
 
 class Config(Section):

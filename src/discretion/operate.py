@@ -166,13 +166,14 @@ def down(
 
 
 def _policy(wanted: config.Config, plan: Plan, task: Task, client: int, public: str) -> str:
+    trusting = plan.noise_at in ("server", "secure_sum")
     turns = max(1 if p.turns is None else int(p.turns[client]) for p in plan.phases)
     record: dict[str, Any] = {
         "client": task.population.client[client],
         "epsilon": float(task.population.epsilon[client]),
         "delta": float(task.population.delta[client]),
-        "against": plan.promise,
-        "trust_server": plan.noise_at == "server",
+        "against": "clients" if trusting else plan.promise,
+        "trust_server": trusting,
         "operators": {"here": public},
         "models": {wanted.model.name: task.clients.shapes},
         "statistics": [plan.reading.rule] if plan.reading else [],

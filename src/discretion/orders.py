@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from discretion.clip import Matrix
 from discretion.noise import Source
 from discretion.pick import Reading
 from discretion.population import Floats, Ints
 from discretion.server import Vector
+
+# who adds the shares of the noise of a secure sum: all are drawn where the sum is made, or they come with the
+# answers, and where too few come the server tops up what is missing, or the round is discarded
+Shares = Literal["here", "top_up", "discard"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Updates:
-    """How far some of these clients would move the model."""
+    """How far some of these clients would move the model.
+
+    What clients hand out for a secure sum is a share of the noise, with an update if their own coins say so.
+    """
 
     clients: Ints  # (k,)
     change: Matrix  # (k, d)

@@ -21,6 +21,7 @@ from discretion.population import Floats, Ints
 from discretion.profile import Profile
 
 LARGEST_SCALE = 2.0**40
+ROUNDED = 1e-9  # of a pool's variance: less is missing by rounding only
 WHOLE = [slice(None)]
 
 OwnNoise = Callable[[int, int], Source]  # of a client's own noise, by its number and turn
@@ -66,7 +67,7 @@ class Sums(NamedTuple):
 
     sums: Floats  # (P, d) of each pool; where pools of single clients are `merged`, (1, d) the weighted sum
     within: int  # updates that were within their clips
-    answers: Ints  # (N,) updates that entered of each client, and with them its own noise
+    shares: Ints  # (N,) shares of the noise that came from each client, with its updates
 
 
 def merged(plan: Plan, phase: Phase) -> bool:
@@ -85,11 +86,13 @@ def release(
     own_noise: OwnNoise,
     count: Floats | None = None,
     profile: Profile | None = None,
-) -> tuple[Floats, float]:
+    top_up: bool = True,
+) -> tuple[Floats | None, float]:
     """(P, d) the pools' noisy sums, and the scale of later clips: nothing else leaves a round.
 
     `source` is of the server's noise, by pool. (N,) `count` is how much each client's updates count: where
-    their steps were noisy, else 1.
+    their steps were noisy, else 1. Where the server may not `top_up` the noise of a secure sum and shares are
+    missing, nothing leaves the round: None.
 
     Guarantees:
         Each pool's sum of clipped updates gets noise of the planned standard deviation, whoever took part:
@@ -100,8 +103,11 @@ def release(
         Each update moves the sum of the bits by 1/2.
     """
     with (profile or Profile())("clip"):
-        sums, within, answers = clipped_sums(plan, phase, scale, updates, asked, size, own_noise, count)
-    noise = phase.noise * np.sqrt(missing_noise(plan, phase, answers)) * scale
+        sums, within, shares = clipped_sums(plan, phase, scale, updates, asked, size, own_noise, count)
+    missing = missing_noise(plan, phase, shares)
+    if plan.noise_at == "secure_sum" and not top_up and (missing > ROUNDED).any():
+        return None, scale
+    noise = phase.noise * np.sqrt(missing) * scale
     if merged(plan, phase):
         noise = np.sqrt(np.square(phase.weight * noise).sum(keepdims=True))
     if plan.noise_at != "steps":  # there every step was noisy
@@ -115,17 +121,18 @@ def release(
     return sums, scale
 
 
-def missing_noise(plan: Plan, phase: Phase, answers: Ints) -> Floats:
-    """(P,) of the variance of each pool's planned noise, what (N,) answers of clients did not bring along.
+def missing_noise(plan: Plan, phase: Phase, shares: Ints) -> Floats:
+    """(P,) of the variance of each pool's planned noise, what (N,) shares of clients did not bring along.
 
     Guarantees:
-        It and the shares of those who answered are together the planned variance.
+        It and the shares that came are together the planned variance, or more where drop-outs are provided
+        for and did not happen.
     """
     # (P,) releases of each pool in this round: a public number
     releases = phase.turns if phase.turns is not None and phase.own_pools else phase.open_pools
-    if plan.noise_at != "clients":
+    if plan.noise_at not in ("clients", "secure_sum"):
         return np.asarray(releases, dtype=np.float64)
-    brought = np.bincount(phase.pool, answers / phase.holders, len(phase.noise))
+    brought = np.bincount(phase.pool, shares / plan.shares(phase), len(phase.noise))
     return np.asarray(np.maximum(releases - brought, 0.0))
 
 
@@ -164,30 +171,29 @@ def clipped_sums(
     own, layers = merged(plan, phase), layers_of(plan.clipping.layers, size)
     sums = np.zeros((1 if own else len(phase.noise), size))
     due = np.bincount(asked, minlength=len(phase.rate))
-    waiting, answers = due.copy(), np.zeros(len(phase.rate), dtype=np.int64)
-    shares = plan.own_noise(phase) * scale
+    waiting, shares = due.copy(), np.zeros(len(phase.rate), dtype=np.int64)
+    own_std = plan.own_noise(phase) * scale
     within = 0
     for part in updates:
         who = _checked(part, size, waiting)
         clip = np.full(len(who), math.inf) if plan.noise_at == "steps" else phase.clip[who] * scale
         change = part.change
-        if plan.noise_at == "clients":
+        if plan.noise_at == "clients" or (plan.noise_at == "secure_sum" and part.handed_out):
             if not part.handed_out:
                 turn = due[who] - waiting[who] - _still_to_come(who) - 1
                 sources = [own_noise(int(c), int(t)) for c, t in zip(who, turn, strict=True)]
-                change = hand_out(change, clip, layers, shares[who], sources)
+                change = hand_out(change, clip, layers, own_std[who], sources)
             change, factor = finite_and_factor(change, np.full(len(who), math.inf), WHOLE)
-            np.add.at(answers, who, factor[:, 0] > 0)
+            np.add.at(shares, who, factor[:, 0] > 0)
             _add(sums, plan, phase, who, count, change, factor, WHOLE)
             continue
         change, factor = finite_and_factor(change, clip, layers)
-        np.add.at(answers, who, 1)
         within += int((factor == 1).all(axis=1).sum())
         if plan.grid is not None:
             whole = to_grid(factor * change, clip, plan.grid.step)
             change, factor = plan.grid.step * whole, np.ones_like(factor)  # float64: their sums are exact
         _add(sums, plan, phase, who, count, change, factor, layers)
-    return Sums(sums, within, answers)
+    return Sums(sums, within, shares)
 
 
 def _checked(part: Updates, size: int, waiting: Ints) -> Ints:

@@ -355,6 +355,7 @@ def _execute(
         server=Server(how.server_learning_rate, how.server_momentum, how.server_adaptive, how.server_average),
         accept_no_privacy=config.train.accept_no_privacy,
         profile=profile,
+        shares=config.clients.missing if elsewhere else "here",
     )
     with profile("other"):
         for state in rounds:

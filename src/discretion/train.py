@@ -12,7 +12,7 @@ from discretion.clip import Matrix
 from discretion.errors import LedgerError, PlanError
 from discretion.ledger import Ledger
 from discretion.noise import Cryptographic, Seeded, Source
-from discretion.orders import Clients, NoisySteps, Order
+from discretion.orders import Clients, NoisySteps, Order, Shares
 from discretion.phase import Phase
 from discretion.pick import Reading
 from discretion.plan import Plan
@@ -59,12 +59,14 @@ def train(
     server: Server = PLAIN,
     accept_no_privacy: bool = False,
     profile: Profile | None = None,
+    shares: Shares = "here",
 ) -> Iterator[State]:
     """Do the rounds that are left, and yield the state after each.
 
     With a seed this is a simulation; without (None), coins and noise come from the operating system.
     A caller that wants to survive a crash makes the state durable before it asks for the next: only then
-    is the round committed.
+    is the round committed. `shares` says whose the noise of a secure sum is; where the round is to be
+    discarded if too few shares come, it counts and moves nothing.
 
     Guarantees:
         Nothing starts unless the certificate is of this very plan and the ledger admits it.
@@ -111,6 +113,7 @@ def train(
             willing=willing,
             size=ledger.population.size,
             profile=profile,
+            shares=shares,
         )
         yield state
         kept = state.round
@@ -129,6 +132,7 @@ def next_state(
     willing: NDArray[np.bool_] | None = None,
     size: Ints | None = None,
     profile: Profile | None = None,
+    shares: Shares = "here",
 ) -> State:
     """One round. Who is not `willing` is not asked; the divisor and the noise stay as they are.
 
@@ -143,7 +147,9 @@ def next_state(
         return Seeded(run_stream(seed, purpose, run, plan.digest(), number, *counter))
 
     with profile("select"):
-        asked, turn = select(phase, source(Purpose.COINS), willing, plan.sampling == "fixed_size")
+        own_coins = plan.noise_at == "secure_sum" and shares != "here"
+        coins = None if own_coins else source(Purpose.COINS)
+        asked, turn = select(phase, coins, willing, plan.sampling == "fixed_size")
         counts = np.ones(len(asked))  # how much each update counts
         if plan.reading is not None and phase.read is not None:
             order = Order(number, 0, state.model, asked, turn)
@@ -167,7 +173,10 @@ def next_state(
     with profile("noise"):
         drawn, own = partial(source, Purpose.NOISE), partial(source, Purpose.SHARES)
         now = (len(state.model), state.scale)
-        sums, scale = release(plan, phase, *now, asked, updates, drawn, own, count, profile)
+        top_up = shares != "discard"
+        sums, scale = release(plan, phase, *now, asked, updates, drawn, own, count, profile, top_up)
+    if sums is None:
+        return replace(state, round=number)
     with profile("combine"):
         weight = np.ones(1) if merged(plan, phase) else phase.weight
         last, memory = (x.astype(np.float64) for x in (state.step, state.memory))
@@ -210,12 +219,15 @@ def picked(
 
 
 def select(
-    phase: Phase, source: Source, willing: NDArray[np.bool_] | None = None, fixed_size: bool = False
+    phase: Phase, source: Source | None, willing: NDArray[np.bool_] | None = None, fixed_size: bool = False
 ) -> tuple[Ints, Ints]:
     """(k,) who is asked in a round and (k,) which time: by public turns, or by an independent coin for each
-    client, of the probability that is accounted for; or as many of each pool as the mean would be."""
+    client, of the probability that is accounted for; or as many of each pool as the mean would be. Without a
+    source of coins, everybody who may take part: they flip their own."""
     turns = phase.turns
-    if turns is None:
+    if source is None:
+        turns = (phase.rate > 0).astype(np.int64) if turns is None else turns
+    elif turns is None:
         coins = source.uniform(len(phase.rate))
         if fixed_size:
             rank = np.lexsort([coins, phase.pool])

@@ -50,6 +50,8 @@ class RemoteClients:
         A client gets its own order, with its own clip and noise, signed; an answer counts only if it names
         that order, and once.
         Who refuses or does not answer leaves its share of the noise to the server, and the divisor as it is.
+        This is no secure sum: what clients hand out for one is seen one by one, and promised nothing against
+        the server. Guards take part only if their policies say that this is so, or that it is not.
     """
 
     def __init__(
@@ -65,10 +67,10 @@ class RemoteClients:
         local: LocalTraining,
         timeout: float = 600.0,
     ) -> None:
-        if plan.noise_at == "secure_sum" or plan.clipping.quantile is not None:
+        if plan.sampling == "fixed_size" or plan.clipping.quantile is not None:
             raise PlanError(
-                "guards take no plan that needs a secure sum, because there is none between machines yet, or "
-                "whose clips follow a quantile: plan with noise by clients or in steps, and fixed clips"
+                "guards take no plan whose clips follow a quantile, or that draws a fixed number of clients: "
+                "plan with fixed clips, and an independent coin for each client"
             )
         self._transport, self._key, self._timeout = transport, key, timeout
         self._plan, self._population, self._run = plan, population, run

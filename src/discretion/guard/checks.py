@@ -16,9 +16,10 @@ def check_plan(policy: Policy, plan: Plan, me: int, parameters: int) -> None:
     """Raise unless the owner would have its client take part in such a plan, whatever it costs.
 
     Guarantees:
-        A plan whose promise is weaker than the policy's adversary is refused; so is one that needs a secure
-        sum, which no guard can see to, and one by which updates leave without the client's own noise, unless
-        the policy trusts the server.
+        A plan whose promise is weaker than the policy's adversary is refused. Where a plan needs a secure sum
+        and the policy names none, it promises nothing against the server.
+        A plan by which updates leave without the client's own noise, or for a secure sum with a share of it
+        that protects nothing on its own, is refused unless the policy trusts the server or has such a sum.
         What the plan's noise costs is looked at by the ledger, not here.
     """
     most = policy.ceilings
@@ -26,8 +27,11 @@ def check_plan(policy: Policy, plan: Plan, me: int, parameters: int) -> None:
         raise Refusal(
             f"its budget must hold against {policy.against}, this plan promises against {plan.promise}"
         )
-    if plan.noise_at == "secure_sum":
-        raise Refusal("this plan needs a secure sum, and there is none here")
+    if plan.noise_at == "secure_sum" and not policy.secure_sum:
+        if policy.against == "server":
+            raise Refusal("this plan needs a secure sum: without one it promises nothing against the server")
+        if not policy.trust_server:
+            raise Refusal("this plan needs a secure sum, it has none, and it trusts no server without one")
     if plan.noise_at == "server" and not policy.trust_server:
         raise Refusal("this plan leaves the noise to the server, and it trusts no server with that")
     if plan.clipping.quantile is not None:
@@ -112,8 +116,12 @@ def check_round(plan: Plan, me: int, round_: int, asked: list[int]) -> None:
 
 
 def coins(plan: Plan, me: int, rounds: int) -> Floats:
-    """(rounds,) the chance of being asked in each of the first rounds; 1 where turns are public."""
-    return np.concatenate([np.full(p.rounds, p.rate[me]) for p in plan.phases])[:rounds]
+    """(rounds,) the chance of being asked in each of the first rounds; 1 where turns are public.
+
+    For a secure sum all are asked in every round, and flip their coins themselves.
+    """
+    rate = np.concatenate([np.full(p.rounds, p.rate[me]) for p in plan.phases])[:rounds]
+    return np.ceil(rate) if plan.noise_at == "secure_sum" else rate
 
 
 def chance_of_at_least(times: int, rate: Floats) -> float:

@@ -253,10 +253,19 @@ class Guard:
             self._ledger.pass_over(run, number)
 
     def _train(self, run: Pinned, order: Train, model: Vector) -> Vector:
-        """(d,) its update, within its clip and with its noise."""
+        """(d,) its update, within its clip and with its noise.
+
+        Guarantees:
+            For a secure sum it is the noise alone, unless the client's own coin says that it takes part.
+            The work is the same either way: how long an answer takes does not tell the coin.
+        """
         plan, me = run.plan, run.me
         phase = plan.phases[plan.phase_of(order.round)]
         own = plan.own_noise(phase)[[me]]
+        clip = phase.clip[[me]]
+        if plan.noise_at == "secure_sum" and phase.turns is None:
+            coins = self._source(run, Purpose.COINS, order.round).uniform(len(phase.rate))
+            clip = np.where(coins[[me]] < phase.rate[[me]], clip, 0.0)
         noisy = None
         if phase.batch is not None:
             steps = self._source(run, Purpose.STEPS, order.round, me, order.turn)
@@ -270,7 +279,7 @@ class Guard:
             return np.asarray(part.change[0])
         source = self._source(run, Purpose.SHARES, order.round, me, order.turn)
         layered = layers_of(plan.clipping.layers, run.parameters)
-        return np.asarray(hand_out(part.change, phase.clip[[me]], layered, own, [source])[0])
+        return np.asarray(hand_out(part.change, clip, layered, own, [source])[0])
 
     def _read(self, run: Pinned, order: Read, model: Vector) -> Vector:
         """(m,) the statistic with its noise."""

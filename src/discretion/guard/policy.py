@@ -51,6 +51,11 @@ class Policy(Section):
     trust_server: bool = Field(
         False, description="whether a server may get clipped updates without the client's own noise"
     )
+    secure_sum: bool = Field(
+        False,
+        description="whether what it hands out only ever reaches the server in a sum with that of others, by "
+        "means that its owner sees to: no part of Discretion does",
+    )
     operators: dict[str, PublicKey] = Field(description="who may ask: a name and a public key each")
     models: dict[str, str] = Field(
         description="which models may be trained, each with the digest of its parameters' shapes, or '' for "
