@@ -526,7 +526,8 @@ def test_json_is_readable_by_every_parser() -> None:
         | {"weight": phase.weight.tolist(), "turns": None, "batch": None, "steps": 1, "read": None}
     ]
     assert record["reading"] is record["grid"] is None
-    assert record["combine"] == {"rule": "sum", "keep": [], "by": "largest", "memory": 0}
+    combine = {"rule": "sum", "keep": [], "by": "largest", "memory": 0, "average": 0.0}
+    assert record["combine"] == combine
 
 
 def test_dump_writes_infinities_as_words_and_refuses_what_is_not_a_number() -> None:

@@ -541,14 +541,14 @@ def test_a_checkpoint_holds_the_whole_state(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert runs._read_checkpoint(folder) is None
     rng = np.random.default_rng(0)
-    one, other, step = rng.standard_normal((3, 50)).astype(np.float32)
+    one, other, step, square, mean = rng.standard_normal((5, 50)).astype(np.float32)
     memory = rng.standard_normal((4, 50)).astype(np.float32)
-    runs._write_checkpoint(folder, State(7, one, other, step, memory, 1 / 3))
+    runs._write_checkpoint(folder, State(7, one, other, step, memory, 1 / 3, square, mean))
     back = runs._read_checkpoint(folder)
     assert back is not None
     assert (back.round, back.scale) == (7, 1 / 3)
-    pairs = ((back.model, one), (back.velocity, other), (back.step, step), (back.memory, memory))
-    for kept, array in pairs:
+    pairs = [(back.model, one), (back.velocity, other), (back.step, step), (back.memory, memory)]
+    for kept, array in [*pairs, (back.square, square), (back.mean, mean)]:
         assert kept.dtype == np.float32
         np.testing.assert_array_equal(kept, array)
 
