@@ -64,7 +64,7 @@ ALLOWED = {
 # what people use: it may import everything, and nothing above imports it
 OUTERMOST = {
     *("__init__", "__main__", "advice", "catalogue", "cli", "experiments", "flower", "operate", "options"),
-    *("plots", "report", "runs", "terminal"),
+    *("plots", "replan", "report", "runs", "terminal"),
 }
 
 

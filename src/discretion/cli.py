@@ -33,6 +33,7 @@ app = typer.Typer(
 app.command()(operate.guard)
 app.command()(operate.guards)
 app.command()(operate.key)
+app.command()(operate.replan)
 app.add_typer(operate.flower, name="flower")
 
 INTERRUPTED = 130  # the exit code after Ctrl-C

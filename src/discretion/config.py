@@ -203,6 +203,9 @@ class Config(Section):
         description="of the ledger: planned (a plan is admitted whole, or not) or adaptive (each client "
         "refuses what would pass its budget; for plans that were chosen by what earlier runs released)",
     )
+    after: str = Field(
+        "", description="the folder of a run from whose model this one starts; see `discretion replan`"
+    )
     population: PopulationConfig = PopulationConfig()
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -217,8 +220,9 @@ class Config(Section):
         files = {"addresses": _absolute(self.clients.addresses), "key": _absolute(self.clients.key)}
         files["home"] = _absolute(self.clients.home)
         clients = self.clients.model_copy(update=files)
-        changed = {"population": population, "data": data, "ledger": _absolute(self.ledger)}
-        return self.model_copy(update=changed | {"clients": clients})
+        changed = {"population": population, "data": data, "clients": clients}
+        places = {"ledger": _absolute(self.ledger), "after": _absolute(self.after)}
+        return self.model_copy(update=changed | places)
 
     def deciding(self) -> "Config":
         """Without what says where and how fast it is done: from the rest a run's numbers follow, up to what
@@ -230,8 +234,9 @@ class Config(Section):
         return tomli_w.dumps(self.model_dump())
 
     def identity(self) -> str:
-        """What tells one run from another: what decides its numbers, and not where its clients are."""
-        return tomli_w.dumps(self.deciding().model_dump(exclude={"clients"}))
+        """What tells one run from another, but for the model that it starts from: what decides its numbers,
+        and not where its clients or earlier runs are."""
+        return tomli_w.dumps(self.deciding().model_dump(exclude={"clients", "after"}))
 
 
 def _absolute(path: str) -> str:

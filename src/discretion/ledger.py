@@ -339,7 +339,7 @@ class Ledger:
                 )
             return False
         before = self._accounts.steps(whole_plans=True)
-        total = self._cost(before.then(plan.steps().of(own)), everybody)
+        total = self._total(plan)
         over = np.flatnonzero(~(total <= budget))
         if len(over) and accept_no_privacy and plan.accounting == "paper":
             return True
@@ -353,6 +353,17 @@ class Ledger:
                 "smaller share of the budgets (-c plan.share=0.5), if enough is left."
             )
         return False
+
+    def total(self, plan: Plan | None = None) -> Floats:
+        """(N,) epsilon of all on record, all that open runs may still spend, and this whole plan."""
+        with self._transaction("DEFERRED"):
+            return self._total(plan)
+
+    def _total(self, plan: Plan | None) -> Floats:
+        steps = self._accounts.steps(whole_plans=True)
+        if plan is not None:
+            steps = steps.then(plan.steps().of(self._own(plan)))
+        return self._cost(steps, np.arange(len(self.population)))
 
     def _own(self, plan: Plan) -> Ints:
         """(N,) the numbers, in the plan, of the clients of this ledger."""

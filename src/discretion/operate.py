@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import tomli_w
 import typer
 
@@ -12,7 +13,7 @@ from discretion.errors import InputError
 from discretion.messages import write_key
 from discretion.options import Json, Override
 from discretion.plan import Plan
-from discretion.runs import Task, divide, fitted, load_data, plan_of, set_up
+from discretion.runs import RunFolder, Task, divide, fitted, load_data, plan_of, set_up
 
 flower = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Try a run on Flower, on this machine."
@@ -108,6 +109,51 @@ def _write_guards(wanted: config.Config, out: Path) -> tuple[str, ...]:
     addresses = {name: f"{name}/guard/guard.sock" for name in task.population.client}
     (out / "addresses.toml").write_text(tomli_w.dumps(addresses), encoding="utf-8")
     return task.population.client
+
+
+def replan(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that stopped.")],
+    people: Annotated[
+        Path, typer.Argument(metavar="POPULATION.csv", help="All clients from now on, with their budgets.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder to make.")],
+    json_: Json = False,
+) -> None:
+    """Plan the remaining rounds of a run anew: clients joined, left, or changed their budgets.
+
+    What is spent stays spent; a changed epsilon becomes an entry in the ledger. The old run is closed.
+
+    Example: `discretion replan runs/first people.csv --out runs/second`, then `discretion run runs/second
+    --resume`
+    """
+    from discretion.replan import replan as plan_anew
+
+    made = plan_anew(RunFolder(run), people, RunFolder(out), terminal.say)
+    names = {
+        "joined": made.joined,
+        "left": made.left,
+        "nothing left of the budget": made.exhausted,
+        "budget changed": made.changed,
+    }
+    if json_:
+        clients = {
+            name: {"budget": epsilon, "spent": before, "spent_in_the_end": total}
+            for name, epsilon, before, total in zip(
+                made.population.client,
+                *(column.tolist() for column in (made.population.epsilon, made.before, made.total)),
+                strict=True,
+            )
+        }
+        terminal.print_json({"rounds": made.rounds, **names, "clients": clients})
+        return
+    for what, who in names.items():
+        if who:
+            terminal.say(f"{what}: {', '.join(who[:10])}{' …' if len(who) > 10 else ''}")
+    share = float(np.max(made.total / made.population.epsilon))
+    terminal.say(
+        f"Planned {made.rounds} rounds for {len(made.population)} clients; in the end each has spent at most "
+        f"{share:.1%} of its budget, what was spent before included. Next: discretion run {out} --resume"
+    )
 
 
 @flower.command()

@@ -32,7 +32,7 @@ from discretion.methods import find, make_plan
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.profile import Profile
-from discretion.server import Server
+from discretion.server import Server, Vector
 from discretion.streams import Purpose, stream
 from discretion.tasks import datasets, partitions
 from discretion.tasks.datasets import Dataset
@@ -225,22 +225,46 @@ def set_up(config: Config, dataset: Dataset, population: Population | None = Non
     clients = _local_clients(config, dataset, partition)
     said = config.identity() + str(clients.device) + population.to_csv()
     content = hashlib.blake2b(said.encode(), key=key)
-    arrays = (partition.index, partition.start, dataset.train.inputs, dataset.train.labels, clients.initial())
+    start = start_of(config, clients)
+    arrays = (partition.index, partition.start, dataset.train.inputs, dataset.train.labels, start)
     for array in arrays:
         content.update(np.ascontiguousarray(array).data)
     return Task(population, clients, content.hexdigest()[:16])
 
 
-def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> Task:
-    """Plan, certify and write a new run folder: all of it or nothing."""
+def start_of(config: Config, clients: "LocalClients") -> Vector:
+    """The model that training starts from: a new one, or the last of an earlier run."""
+    if not config.after:
+        return clients.initial()
+    state = read_checkpoint(RunFolder(Path(config.after)))
+    if state is None:
+        raise InputError(f"there is no model in {config.after}, from which this run starts")
+    return state.model
+
+
+def require_new(folder: RunFolder) -> None:
     if folder.path.exists() and any(folder.path.iterdir()):
         raise ConfigError(
             f"{folder.path} exists already. Give another --out, or --resume to go on with a run in it."
         )
+
+
+def prepare(
+    config: Config,
+    folder: RunFolder,
+    dataset: Dataset,
+    population: Population | None = None,
+    plan: Plan | None = None,
+) -> Task:
+    """Plan, certify and write a new run folder: all of it or nothing.
+
+    `population` and `plan` are those that were made already, if they were.
+    """
+    require_new(folder)
     config = config.anchored()
     key = b"" if config.train.randomness == "seeded" else secrets.token_bytes(32)
-    task = set_up(config, dataset, key=key)
-    plan = fitted(plan_of(config, task.population), config, task.clients.layers)
+    task = set_up(config, dataset, population, key)
+    plan = plan or fitted(plan_of(config, task.population), config, task.clients.layers)
     certificate = certify(plan, task.population)
     certificate.require(plan, config.train.accept_no_privacy)
     if config.ledger:
@@ -280,7 +304,7 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> Task:
 
 
 @contextmanager
-def _alone(folder: RunFolder) -> Iterator[None]:
+def alone(folder: RunFolder) -> Iterator[None]:
     """Only one process may execute a run; the lock goes with the process, however it ends."""
     with (folder.path / ".lock").open("w") as lock:
         try:
@@ -306,7 +330,7 @@ def execute(
     which rounds are done, later lines of history are dropped and earlier reservations committed.
     """
     folder.require()
-    with _alone(folder):
+    with alone(folder):
         if folder.model.exists():
             return
         config = read(folder.config, overrides)
@@ -315,8 +339,7 @@ def execute(
         population = Population.from_csv(folder.population)
         key = folder.key.read_bytes() if folder.key.exists() else b""
         task = task or set_up(config, load_data(config), population, key)
-        name = json.loads(folder.about.read_text(encoding="utf-8"))["id"]
-        if task.name != name:
+        if task.name != name_of(folder):
             raise InputError(
                 f"{folder.path} was made from other settings, clients, data, device or model code than are "
                 "there now, and a run keeps its own: put them back, or start a new run"
@@ -338,10 +361,11 @@ def _execute(
     profile: Profile,
     transport: Transport | None,
 ) -> None:
-    state = _read_checkpoint(folder) or State.start(task.clients.initial())
+    state = read_checkpoint(folder) or State.start(start_of(config, task.clients))
     _drop_later_history(folder, state.round)
     elsewhere = far_clients(config, plan, task, transport)
     if elsewhere:
+        _end_before(config, ledger, task, transport)
         elsewhere.join()
     how = config.train
     rounds = train(
@@ -377,6 +401,23 @@ def _execute(
         elsewhere.finish(plan.rounds)
     write_safely(folder.model, safetensors.numpy.save(task.clients.named(state.result)))
     folder.checkpoint.unlink(missing_ok=True)
+
+
+def _end_before(config: Config, ledger: Ledger, task: Task, transport: Transport | None) -> None:
+    """Tell guards that the runs are over that this one goes on from: what they did not use is free again."""
+    while config.after:
+        folder = RunFolder(Path(config.after))
+        config = read(folder.config)
+        plan = Plan.from_json(folder.plan.read_text(encoding="utf-8"))
+        before = replace(task, population=Population.from_csv(folder.population), name=name_of(folder))
+        if (clients := far_clients(config, plan, before, transport)) is not None:
+            clients.join()
+            clients.finish(len(ledger.states(before.name)))
+
+
+def name_of(folder: RunFolder) -> str:
+    name: str = json.loads(folder.about.read_text(encoding="utf-8"))["id"]
+    return name
 
 
 def _local_clients(config: Config, dataset: Dataset, partition: Partition) -> "LocalClients":
@@ -431,7 +472,7 @@ def _write_checkpoint(folder: RunFolder, state: State) -> None:
     write_safely(folder.checkpoint, safetensors.numpy.save(tensors))
 
 
-def _read_checkpoint(folder: RunFolder) -> State | None:
+def read_checkpoint(folder: RunFolder) -> State | None:
     if not folder.checkpoint.exists():
         return None
     tensors = safetensors.numpy.load_file(folder.checkpoint)
