@@ -17,9 +17,10 @@ test: .venv/test
 test-deployment: .venv-flower/test
 	.venv-flower/bin/pytest tests/deployment
 
-.venv-flower/test: pyproject.toml setup.py
+.venv-flower/test: pyproject.toml setup.py constraints.txt
 	sh scripts/make-venv.sh "$(PYTHON)" .venv-flower
-	.venv-flower/bin/pip install -q -e '.[flower]' pytest hypothesis
+	grep '^torch==' constraints.txt > .venv-flower/constraints.txt
+	.venv-flower/bin/pip install -q -c .venv-flower/constraints.txt -e '.[flower]' pytest hypothesis
 	touch $@
 
 .venv/demo: pyproject.toml setup.py constraints.txt $(wildcard src/discretion/engine/_*pp)

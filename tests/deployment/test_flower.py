@@ -58,10 +58,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture
-def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+@pytest.fixture(params=["digits"])
+def net(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "config.toml").write_text(SETTINGS)
+    model = {"digits": "linear", "fashion-mnist": "cnn_small"}[request.param]
+    settings = SETTINGS.replace("digits", request.param).replace("linear", model)
+    (tmp_path / "config.toml").write_text(settings)
     discretion("flower", "init", "config.toml", "--out", "net", "--port", str(free_port()))
     try:
         discretion("flower", "up", "net")
@@ -81,6 +83,7 @@ def check_models_and_ledgers(net: Path) -> None:
             assert ledger.spent()[0] == pytest.approx(certificate.spent[i], rel=1e-9)
 
 
+@pytest.mark.parametrize("net", ["fashion-mnist"], indirect=True)
 def test_a_run_on_flower_is_the_run_in_one_process(net: Path) -> None:
     discretion("run", "config.toml", "--on", "flower", "--out", "far", "--no-report")
     check_models_and_ledgers(net)
