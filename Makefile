@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN = .venv/bin
 
-.PHONY: demo test bars clean
+.PHONY: demo test test-deployment bars clean
 
 demo: .venv/demo
 	$(BIN)/discretion demo --out runs/demo
@@ -12,6 +12,16 @@ test: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+# with Flower, whose pins are not ours: in an environment of its own
+test-deployment: .venv-flower/test
+	.venv-flower/bin/pytest tests/deployment
+
+.venv-flower/test: pyproject.toml setup.py constraints.txt
+	sh scripts/make-venv.sh "$(PYTHON)" .venv-flower
+	grep '^torch==' constraints.txt > .venv-flower/constraints.txt
+	.venv-flower/bin/pip install -q -c .venv-flower/constraints.txt -e '.[flower]' pytest hypothesis
+	touch $@
 
 .venv/demo: pyproject.toml setup.py constraints.txt $(wildcard src/discretion/engine/_*pp)
 	sh scripts/make-venv.sh "$(PYTHON)" .venv
@@ -31,4 +41,4 @@ bars: .venv/test
 	$(BIN)/python benchmarks/growth.py
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-flower

@@ -26,10 +26,10 @@ from torch.nn import functional
 from discretion import engine
 from discretion.clients.local import LocalClients
 from discretion.clients.training import LocalTraining
+from discretion.orders import Order
 from discretion.tasks import datasets, models
 from discretion.tasks.datasets import Dataset
 from discretion.tasks.partitions import even_sizes, iid
-from discretion.train import Order
 
 CLIENTS, STEPS, RATE = 6000, 5, 0.1
 WORKLOADS = {"A_small": ("cnn_small", 120), "A_big": ("cnn", 20)}  # model, clients of a round that is timed

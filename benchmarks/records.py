@@ -25,10 +25,10 @@ from discretion.clients.local import LocalClients
 from discretion.clients.training import LocalTraining
 from discretion.engine import records
 from discretion.noise import Seeded
+from discretion.orders import NoisySteps, Order
 from discretion.streams import Purpose, stream
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-from discretion.train import NoisySteps, Order
 
 KEEP = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_ARENA_MAX": "1"}
 WORKLOADS = ("B", "B_tf", "adult")

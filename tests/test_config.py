@@ -37,7 +37,7 @@ def test_overrides_are_read_as_toml_or_as_text() -> None:
     [
         ({"plan": {"roundss": 3}}, "plan.roundss: unknown setting. Did you mean 'plan.rounds'?"),
         ({"rounds": 3}, "rounds: unknown setting. Did you mean 'plan.rounds'?"),
-        ({"zzzzzz": 3}, "Known are seed, ledger, rule, population.csv"),
+        ({"zzzzzz": 3}, "Known are seed, ledger, rule, after, population.csv"),
         ({"plan": {"rate": 1.5}}, "plan.rate: input should be less than or equal to 1, found 1.5"),
         ({"plan": {"rounds": "many"}}, "plan.rounds: input should be a valid integer"),
         ({"population": {"delta": float("nan")}}, "population.delta"),

@@ -67,7 +67,7 @@ def test_everything_goes_to_the_device(name: str, elsewhere: None) -> None:
     assert made.evaluate(made.initial()).loss == 0.0
     columns: dict[Rule, int] = {"norm": 1, "diversity": 2, "largest_loss": 1, "class_balance": data.classes}
     for rule in READS:
-        assert made.statistics(order([0, 2], made), Reading(rule, 1, 1.0)).shape == (2, columns[rule])
+        assert made.statistics(order([0, 2], made), Reading(rule, 1, 1.0)).value.shape == (2, columns[rule])
     assert {v.device.type for v in map(torch.from_numpy, made.named(made.initial()).values())} == {"cpu"}
 
 

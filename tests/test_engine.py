@@ -14,10 +14,10 @@ from discretion import engine
 from discretion.clients.local import LocalClients
 from discretion.clients.training import LocalTraining, Schedule
 from discretion.engine import Batches, Records, Stack, stack_of
+from discretion.orders import Order
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-from discretion.train import Order
 
 compiled_only = pytest.mark.skipif(not engine.available(), reason="the compiled code was not built")
 

@@ -15,11 +15,11 @@ from discretion.clients.noisy import ByTorch
 from discretion.engine import Records, Sums, stack_of
 from discretion.errors import PlanError
 from discretion.noise import Seeded
+from discretion.orders import NoisySteps, Order
 from discretion.streams import Purpose, stream
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-from discretion.train import NoisySteps, Order
 
 compiled_only = pytest.mark.skipif(not engine.available(), reason="the compiled code was not built")
 

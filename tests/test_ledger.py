@@ -19,11 +19,12 @@ from dp_accounting.pld import PLDAccountant
 
 from discretion.accounting import certify, noise_multiplier, spent
 from discretion.errors import BudgetError, LedgerError, PopulationError
-from discretion.ledger import VERSION, Ledger
+from discretion.ledger import VERSION, Ledger, Rule
+from discretion.orders import Order, Updates
 from discretion.phase import Phase
 from discretion.plan import Plan
 from discretion.population import Population
-from discretion.train import Order, State, Updates, train
+from discretion.train import State, train
 
 DELTA = 1e-5
 
@@ -143,11 +144,59 @@ def test_a_run_keeps_where_its_noise_comes_from(path: Path) -> None:
                 ledger.admit("a", plan, other)
 
 
-@pytest.mark.parametrize("clients", [("c0", "c2", "c1"), ("c0", "c1"), ("c0", "c1", "c2", "c3")])
-def test_a_plan_of_other_clients_or_another_order_is_refused(path: Path, clients: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("clients", [("c0", "c1"), ("c0", "c1", "c3")])
+def test_a_plan_without_one_of_its_clients_is_refused(path: Path, clients: tuple[str, ...]) -> None:
     plan = replace(gaussian_plan(people(*[9.0] * len(clients)), 1, 100.0), clients=clients)
     with Ledger(path, people()) as ledger, pytest.raises(LedgerError, match="names other clients"):
         ledger.admit("a", plan)
+
+
+@pytest.mark.parametrize("rule", ["planned", "adaptive"])
+def test_a_ledger_of_some_clients_counts_theirs_alone(path: Path, tmp_path: Path, rule: Rule) -> None:
+    """What a plan costs them does not depend on who else is in the ledger, or in which order."""
+    everybody = Population.of([4.0, 8.0, 16.0, 2.0], 1e-5)
+    clips = np.array([0.4, 0.8, 1.6, 0.2])
+    phase = Phase.one_pool(5, np.full(4, 0.5), clips, 4.0)
+    plan = Plan("test", everybody.client, (phase,), noise_at="clients", promise="server")
+    with Ledger(path, everybody, rule) as whole:
+        whole.admit("a", plan)
+        for round_ in range(1, 4):
+            whole.reserve("a", round_)
+            whole.commit("a", round_)
+        expected = whole.spent()
+    for some in ([1], [3, 0]):
+        mine = replace(Population.of(everybody.epsilon[some], 1e-5), client=tuple(f"c{i}" for i in some))
+        with Ledger(tmp_path / f"{some[0]}.sqlite", mine, rule) as ledger:
+            ledger.admit("a", plan)
+            ledger.reserve("a", 1)
+            ledger.commit("a", 1)
+            ledger.pass_over("a", 2)
+            ledger.pass_over("a", 3)
+            np.testing.assert_array_equal(ledger.spent(), expected[some])
+            assert [state for _, state in ledger.states("a")] == ["committed"] * 3
+
+
+def test_a_round_that_was_passed_over_counts_as_budgets_were(path: Path) -> None:
+    mine = people(4.0)
+    plan = gaussian_plan(mine, 10, 10.0)
+    with Ledger(path, mine) as ledger:
+        ledger.admit("a", plan)
+        ledger.reserve("a", 1)
+        ledger.commit("a", 1)
+        spent = ledger.spent()[0]
+        ledger.change_budget("c0", spent + 1e-3 - 4.0)
+        ledger.pass_over("a", 2)  # it may have been before the withdrawal
+        ledger.pass_over("a", 3)
+        after = ledger.spent()[0]
+        assert after > spent + 1e-3 and not ledger.refusals("a", 2).any()
+        assert not ledger.reserve("a", 4).any() and ledger.refusals("a", 4).all()
+        ledger.commit("a", 4)
+        ledger.pass_over("a", 5)  # this one was after it
+        assert ledger.refusals("a", 5).all() and ledger.spent()[0] == after
+        with pytest.raises(LedgerError, match="out of turn"):
+            ledger.pass_over("a", 7)
+        with pytest.raises(LedgerError, match="beyond"):
+            ledger.pass_over("a", 11)
 
 
 # rounds

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from discretion.accounting import Pld, certify, filter, noise_multiplier, renyi
 from discretion.errors import BudgetError, LedgerError
 from discretion.ledger import Ledger, Rule
+from discretion.orders import Order, Updates
 from discretion.phase import Phase
 from discretion.pick import Reading
 from discretion.plan import Plan
 from discretion.population import Floats, Population
 from discretion.steps import Steps
-from discretion.train import Order, State, Updates, train
+from discretion.train import State, train
 
 DELTA = 1e-5
 Entry = tuple[float, float, int]  # rate, multiplier and number of steps

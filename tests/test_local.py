@@ -16,6 +16,7 @@ from discretion.clients.local import LocalClients
 from discretion.clients.training import LocalTraining, Schedule
 from discretion.errors import ModelError
 from discretion.noise import Seeded
+from discretion.orders import NoisySteps, Order, Updates
 from discretion.phase import Clipping, Phase
 from discretion.plan import Plan
 from discretion.population import Population
@@ -23,7 +24,7 @@ from discretion.streams import Purpose, stream
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-from discretion.train import NoisySteps, Order, State, Updates, next_state
+from discretion.train import State, next_state
 from test_train import lower_bound
 
 SIZES = np.array([7, 1, 12, 5, 12])

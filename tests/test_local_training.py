@@ -17,9 +17,9 @@ from discretion.clients.tensors import Tensors
 from discretion.clients.together import TogetherTraining
 from discretion.clients.training import LocalTraining, Schedule
 from discretion.errors import InputError
+from discretion.orders import Order
 from discretion.tasks import models
 from discretion.tasks.partitions import Partition
-from discretion.train import Order
 from test_local import DATASET, PARTITION, SIZES, Stubborn, changes
 
 CPU = torch.device("cpu")

@@ -14,10 +14,12 @@ from discretion.accounting import Certificate, certify
 from discretion.errors import BudgetError, ConfigError
 from discretion.ledger import Ledger
 from discretion.methods import METHODS, Method, find, make_plan
+from discretion.orders import Order, Statistics, Updates
 from discretion.pick import Reading
 from discretion.plan import Plan
-from discretion.population import Floats, Population
-from discretion.train import Order, State, Updates, merged, next_state, noisy_sum, train
+from discretion.population import Population
+from discretion.release import merged, noisy_sum
+from discretion.train import State, next_state, train
 
 SETTINGS = {"rounds": 6, "rate": 0.2, "clip": 0.8}
 POPULATIONS = {
@@ -92,10 +94,11 @@ class Stub:
                     change[i] += noisy_sum(np.zeros(size), float(noisy.noise[i]), source)
         yield Updates(order.clients, change.astype(np.float32))
 
-    def statistics(self, order: Order, reading: Reading) -> Floats:
+    def statistics(self, order: Order, reading: Reading) -> Statistics:
         assert self.may_be_read
         numbers = {"class_balance": 4, "diversity": 2}.get(reading.rule, 1)
-        return np.abs(np.sin(order.clients[:, None] + np.arange(numbers)))
+        value = np.abs(np.sin(order.clients[:, None] + np.arange(numbers)))
+        return Statistics(np.arange(len(value)), value)
 
 
 # the plan

@@ -9,10 +9,10 @@ from torch import nn
 
 from discretion.clients.local import LocalClients
 from discretion.errors import PlanError
+from discretion.orders import Order
 from discretion.pick import READS, Reading, Rule, optimal_chances
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-from discretion.train import Order
 
 RULES: tuple[Rule, ...] = ("largest_loss", "norm", "class_balance", "diversity")
 
@@ -164,7 +164,7 @@ def test_one_record_moves_a_statistic_by_its_sensitivity_at_most(rule: Rule, bou
             inputs[0, 0], inputs[1, 2], inputs[2], inputs[3] = np.nan, np.inf, -np.inf, 3e38
         clients, order = local(inputs, rng.integers(0, CLASSES, COUNT), scale)
         reading = Reading(rule, 1, bound)
-        found = clients.statistics(order, reading)
+        found = clients.statistics(order, reading).value
         assert np.isfinite(found).all()
         moved = np.linalg.norm(found[0] - found[1:], axis=1)
         assert (moved <= reading.sensitivity * (1 + 1e-9)).all()
@@ -197,5 +197,5 @@ def test_statistics_are_what_they_say() -> None:
     }
     assert (length > 1.5).any() and (losses > 1.5).any()
     for rule in RULES:
-        found = clients.statistics(order, Reading(rule, 1, 1.5))
+        found = clients.statistics(order, Reading(rule, 1, 1.5)).value
         np.testing.assert_allclose(found[0], expected[rule], rtol=1e-4)

@@ -587,6 +587,7 @@ def test_digest_changes_with_any_field() -> None:
         "noise_at": [replace(plan, noise_at="clients"), replace(plan, noise_at="secure_sum")],
         "promise": [replace(plan, promise="public"), replace(plan, promise="server")],
         "colluding": [replace(plan, colluding=2)],
+        "dropout": [replace(plan, noise_at="secure_sum", dropout=share) for share in (0.1, 0.2)],
         "sampling": [replace(papers, sampling="fixed_size")],
         "randomness": [replace(plan, randomness="cryptographic")],
         "accounting": [papers],

@@ -105,8 +105,8 @@ def test_executing_a_finished_run_changes_nothing(whole: RunFolder) -> None:
 POINTS = [
     ("ledger.Ledger.reserve", "before"),
     ("ledger.Ledger.reserve", "after"),
-    ("runs._append", "before"),
-    ("runs._append", "after"),
+    ("runs.append", "before"),
+    ("runs.append", "after"),
     ("runs._write_checkpoint", "after"),
     ("ledger.Ledger._commit", "after"),
     ("ledger.Ledger.finish", "before"),
@@ -529,7 +529,7 @@ def test_a_resumed_run_keeps_the_scale_of_its_clips(
         if name == "resumed":
             with pytest.raises(Interrupted):
                 execute(run, on_round=stop_after_two)
-            state = runs._read_checkpoint(run)
+            state = runs.read_checkpoint(run)
             assert state is not None and state.round == 2
             assert state.scale != 1.0
         execute(run)
@@ -539,12 +539,12 @@ def test_a_resumed_run_keeps_the_scale_of_its_clips(
 
 def test_a_checkpoint_holds_the_whole_state(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    assert runs._read_checkpoint(folder) is None
+    assert runs.read_checkpoint(folder) is None
     rng = np.random.default_rng(0)
     one, other, step, square, mean = rng.standard_normal((5, 50)).astype(np.float32)
     memory = rng.standard_normal((4, 50)).astype(np.float32)
     runs._write_checkpoint(folder, State(7, one, other, step, memory, 1 / 3, square, mean))
-    back = runs._read_checkpoint(folder)
+    back = runs.read_checkpoint(folder)
     assert back is not None
     assert (back.round, back.scale) == (7, 1 / 3)
     pairs = [(back.model, one), (back.velocity, other), (back.step, step), (back.memory, memory)]

@@ -7,10 +7,11 @@ import pytest
 
 from discretion.combine import Combine
 from discretion.errors import PlanError
+from discretion.orders import Updates
 from discretion.phase import Phase
 from discretion.plan import Plan
 from discretion.server import NONE, Server, mean_model
-from discretion.train import State, Updates, next_state
+from discretion.train import State, next_state
 
 STEPS = np.random.default_rng(0).standard_normal((6, 40)) * np.geomspace(0.01, 3, 40)
 

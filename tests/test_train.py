@@ -16,24 +16,22 @@ from discretion.errors import BudgetError, LedgerError, PlanError
 from discretion.ledger import Ledger
 from discretion.methods import make_plan
 from discretion.noise import Cryptographic, Seeded
+from discretion.orders import Order, Statistics, Updates
 from discretion.phase import FLAT, Clipping, Phase, Quantile
 from discretion.pick import Reading, Rule
 from discretion.plan import NoiseAt, Plan
 from discretion.population import Population
-from discretion.server import Server
-from discretion.streams import Purpose, run_stream
-from discretion.train import (
+from discretion.release import (
     LARGEST_SCALE,
-    Order,
-    State,
-    Updates,
     clipped_sums,
-    next_state,
+    hand_out,
+    hand_out_statistic,
     noisy_sum,
     release,
-    select,
-    train,
 )
+from discretion.server import Server
+from discretion.streams import Purpose, run_stream
+from discretion.train import State, next_state, select, train
 
 
 class Fixed:
@@ -59,11 +57,17 @@ def plan_of(phase: Phase, noise_at: NoiseAt = "server", clipping: Clipping = FLA
 def sums_of(phase: Phase, rows: np.ndarray, asked: np.ndarray, clipping: Clipping = FLAT) -> np.ndarray:
     """(P, d) the clipped sums of these rows."""
     updates = iter([Updates(asked, rows[asked].astype(np.float32))])
-    return clipped_sums(plan_of(phase, clipping=clipping), phase, 1.0, updates, asked, rows.shape[1])[0]
+    return clipped_sums(
+        plan_of(phase, clipping=clipping), phase, 1.0, updates, asked, rows.shape[1], own_noise
+    )[0]
 
 
 def seeded(*counter: int) -> Seeded:
     return Seeded(run_stream(5, Purpose.NOISE, "r", "p", *(counter or (0,))))
+
+
+def own_noise(client: int, turn: int) -> Seeded:
+    return seeded(9, client, turn)
 
 
 def two_pools(clients: int = 30, rounds: int = 4) -> Phase:
@@ -150,7 +154,10 @@ def test_noise_of_own_pools_grows_with_the_root_of_their_turns(noise_at: NoiseAt
         assert pool_noise(plan, pool, size).std() == pytest.approx(noise[pool] * turns[pool] ** 0.5, rel=0.03)
     assert not pool_noise(plan, 3, size).any()
     refused = pool_noise(plan, 1, size, np.zeros(4, dtype=bool))
-    np.testing.assert_array_equal(refused, pool_noise(plan, 1, size))
+    if noise_at == "clients":  # who refuses draws none, and the server adds what is missing
+        assert refused.std() == pytest.approx(6.0, rel=0.03)
+    else:
+        np.testing.assert_array_equal(refused, pool_noise(plan, 1, size))
     weight = np.array([0.5, -1.0, 2.0, 3.0])
     together = replace(plan, phases=(own_pools(turns, noise, weight),))
     start = State.start(np.zeros(size, np.float32))
@@ -353,7 +360,9 @@ def test_a_client_enters_once_and_only_if_asked() -> None:
     row = np.ones((1, 2), np.float32)
 
     def take(updates: list[Updates], *asked: int) -> np.ndarray:
-        return clipped_sums(plan_of(phase), phase, 1.0, iter(updates), np.array(asked or (1, 2)), 2)[0]
+        return clipped_sums(
+            plan_of(phase), phase, 1.0, iter(updates), np.array(asked or (1, 2)), 2, own_noise
+        )[0]
 
     twice = [Updates(np.array([1]), row), Updates(np.array([1]), row)]
     with pytest.raises(LedgerError, match="twice"):
@@ -386,7 +395,7 @@ def test_a_client_with_turns_enters_as_often_as_it_was_asked() -> None:
 
     def take(*who: int) -> np.ndarray:
         parts = [Updates(np.array([client]), row) for client in who]
-        return clipped_sums(plan_of(phase), phase, 1.0, iter(parts), np.array([0, 0, 1]), 2)[0]
+        return clipped_sums(plan_of(phase), phase, 1.0, iter(parts), np.array([0, 0, 1]), 2, own_noise)[0]
 
     np.testing.assert_array_equal(take(0, 1, 0), [[0.75, 0.75]])
     for who in ((0, 0, 0), (0, 1, 1)):
@@ -417,9 +426,10 @@ def one_release(
     plan: Plan, rows: np.ndarray, asked: np.ndarray, scale: float = 1.0, round_: int = 0
 ) -> tuple[np.ndarray, float]:
     (phase,), size = plan.phases, rows.shape[1]
-    state = replace(State.start(np.zeros(size, np.float32)), scale=scale)
     updates = iter([Updates(asked, rows[asked].astype(np.float32))])
-    sums, scale = release(plan, phase, state, asked, updates, lambda pool: seeded(round_, pool))
+    sums, scale = release(
+        plan, phase, size, scale, asked, updates, lambda pool: seeded(round_, pool), own_noise
+    )
     return (np.ones(1) if phase.own_pools else phase.weight) @ sums, scale
 
 
@@ -541,9 +551,11 @@ def test_updates_are_rounded_to_the_grid_one_by_one_and_summed_exactly() -> None
     phase = Phase.one_pool(1, np.ones(3), np.full(3, 2.0), 0.0)
     plan = plan_of(phase).on_grid(step, 3)
     rows = np.array([[0.10, 0.13, -0.30], [0.10, 0.60, 40.0], [np.nan, 1.0, 1.0]], np.float32)
-    sums, _ = clipped_sums(plan, phase, 1.0, iter([Updates(np.arange(3), rows)]), np.arange(3), 3)
+    sums, *_ = clipped_sums(plan, phase, 1.0, iter([Updates(np.arange(3), rows)]), np.arange(3), 3, own_noise)
     np.testing.assert_array_equal(sums, [[0.0, 0.25, -0.25 + 2.0]])
-    one, _ = clipped_sums(plan, phase, 1.0, iter([Updates(np.arange(1), rows[:1])]), np.arange(1), 3)
+    one, *_ = clipped_sums(
+        plan, phase, 1.0, iter([Updates(np.arange(1), rows[:1])]), np.arange(1), 3, own_noise
+    )
     assert np.linalg.norm(sums - one) <= plan.sensitivity(phase)[1]
 
 
@@ -724,9 +736,9 @@ class Readable(Fixed):
         self.statistic = statistic
         self.read: list[np.ndarray] = []
 
-    def statistics(self, order: Order, reading: Reading) -> np.ndarray:
+    def statistics(self, order: Order, reading: Reading) -> Statistics:
         self.read.append(order.clients)
-        return self.statistic[order.clients]
+        return Statistics(np.arange(len(order.clients)), self.statistic[order.clients])
 
 
 def reading_plan(read: np.ndarray, rule: Rule, choose: int, bound: float = 2.0) -> Plan:
@@ -831,3 +843,60 @@ def test_pools_of_single_clients_are_kept_apart_where_each_is_treated_on_its_own
     kept = {"project": [0, 0, 4.0 + 1.5 + 1.0, 4.0 + 1.5 + 1.0], "top_k": [1.0, 4.0, 9.0, 4.0]}
     np.testing.assert_allclose(moved.model, kept[combine.rule], rtol=1e-5)
     np.testing.assert_allclose(moved.step, phase.weight @ rows, rtol=1e-6)  # nothing left out
+
+
+# what clients hand out
+
+
+def test_shares_of_the_noise_are_together_the_noise_of_their_pool() -> None:
+    phase = Phase(
+        rounds=1,
+        rate=np.array([0.5, 0.0, 1.0, 0.2, 0.3]),
+        clip=np.ones(5),
+        noise=np.array([3.0, 4.0]),
+        pool=np.array([0, 0, 0, 1, 1]),
+        weight=np.ones(2),
+    )
+    own = plan_of(phase, "clients").own_noise(phase)
+    taking = phase.expected > 0
+    np.testing.assert_allclose(np.bincount(phase.pool[taking], own[taking] ** 2), phase.noise**2)
+    np.testing.assert_array_equal(own, plan_of(phase, "secure_sum").own_noise(phase))
+    assert not plan_of(phase).own_noise(phase).any()
+
+
+def test_what_is_handed_out_is_within_its_clip_with_noise_of_its_own() -> None:
+    rng, size = np.random.default_rng(2), 20_000
+    rows = (rng.standard_normal((4, size)) * [[1e-6], [1.0], [1e9], [1.0]]).astype(np.float32)
+    rows[3, 7] = np.inf
+    clip, std, layers = np.array([0.5, 0.5, 0.5, 0.5]), np.array([0.0, 0.0, 0.0, 2.0]), [slice(0, size)]
+    found = hand_out(rows, clip, layers, std, [seeded(i) for i in range(4)])
+    assert found.dtype == np.float32 and np.isfinite(found).all()
+    assert (np.linalg.norm(found[:3].astype(np.float64), axis=1) <= 0.5).all()
+    np.testing.assert_array_equal(found[0], rows[0])
+    assert np.linalg.norm(found[2]) == pytest.approx(0.5, rel=1e-5)
+    assert found[3].std() == pytest.approx(2.0, rel=0.03)  # the update counts as zero, its noise stays
+    again = hand_out(rows, clip, layers, std + 1.0, [seeded(i) for i in range(4)])
+    for i in range(4):
+        noise = seeded(i).gaussian(size, float(std[i] + 1.0))
+        clean = found[i] if std[i] == 0 else 0.0
+        np.testing.assert_allclose(again[i], clean + noise, atol=1e-5)
+
+
+def test_a_statistic_that_is_not_finite_counts_as_zero() -> None:
+    value = np.array([1.0, np.nan, np.inf])
+    assert hand_out_statistic(value, 0.0, seeded()).tolist() == [1.0, 0.0, 0.0]
+    moved = hand_out_statistic(value, 3.0, seeded()) - seeded().gaussian(3, 3.0)
+    np.testing.assert_allclose(moved, [1.0, 0.0, 0.0])
+
+
+def test_a_statistic_from_nobody_who_was_asked_is_refused() -> None:
+    plan = reading_plan(np.ones(4), "norm", 2)
+    for place in ([0, 0], [4], [-1]):
+
+        class Odd(Readable):
+            def statistics(self, order: Order, reading: Reading, place: list[int] = place) -> Statistics:
+                return Statistics(np.array(place), np.ones((len(place), 1)))
+
+        with pytest.raises(LedgerError, match="was not asked, or came twice"):
+            state = State.start(np.zeros(3, np.float32))
+            next_state(plan, Odd(np.zeros((4, 3)), np.ones((4, 1))), state, run="r", seed=0)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from discretion.accounting import Pld, Renyi, certify, gaussian
+from discretion.clip import finite_and_factor, layers_of
 from discretion.errors import PlanError
 from discretion.grid import Grid
 from discretion.phase import Clipping, Phase, Quantile
@@ -18,7 +19,6 @@ from discretion.pick import Reading
 from discretion.plan import ADVERSARIES, Adversary, NoiseAt, Plan
 from discretion.population import Population
 from discretion.steps import Steps
-from discretion.train import finite_and_factor, layers_of
 
 # three clients share pool 0 (a fourth never takes part), one has pool 1 to itself
 RATE = np.array([0.5, 0.5, 0.25, 0.0, 0.5])

@@ -15,7 +15,7 @@ from torch import nn
 from discretion.clients.local import LocalClients
 from discretion.clients.training import LocalTraining
 from discretion.errors import DiscretionError
-from discretion.train import Order, Updates
+from discretion.orders import Order, Updates
 from test_local import DATASET, PARTITION, SIZES
 
 LOCAL = LocalTraining(epochs=2, batch_size=5, momentum=0.5, weight_decay=0.01)
@@ -199,7 +199,7 @@ def test_processes_go_with_the_clients() -> None:
 SCRIPT = """
 import sys, time
 import numpy as np
-from discretion.train import Order
+from discretion.orders import Order
 from test_workers import clients, processes
 made = clients(2)
 who = np.array([0, 1, 2, 3, 4] * 1000)

@@ -27,12 +27,13 @@ from discretion.errors import (
 )
 from discretion.ledger import Ledger
 from discretion.methods import METHODS, make_plan
+from discretion.orders import Clients, Order, Updates
 from discretion.phase import Phase
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.server import Server
 from discretion.steps import Steps
-from discretion.train import Clients, Order, State, Updates, train
+from discretion.train import State, train
 
 __version__ = "0.1.0"
 

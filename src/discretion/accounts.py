@@ -16,18 +16,24 @@ from discretion.steps import Steps
 Read = Callable[[str, Sequence[object]], list[Any]]
 
 
-def record(db: sqlite3.Connection, run: str, plan: Plan) -> None:
-    """Enter who is in the run and what its rounds cost; phases at equal prices share the entry."""
-    members = enumerate(zip(plan.clients, plan.classes.tolist(), strict=True))
-    db.executemany("INSERT INTO member VALUES (?, ?, ?, ?)", ((run, i, *each) for i, each in members))
-    first = np.unique(plan.classes, return_index=True)[1]
+def record(db: sqlite3.Connection, run: str, plan: Plan, own: Ints) -> None:
+    """Enter who of a ledger's own is in the run and what its rounds cost them; equal prices share an entry.
+
+    (M,) `own` are their numbers in the plan.
+    """
+    class_ = np.unique(plan.classes[own], return_inverse=True)[1].reshape(-1)
+    first = own[np.unique(class_, return_index=True)[1]]
+    members = zip(own.tolist(), class_.tolist(), strict=True)
+    rows = ((run, place, plan.clients[i], kind) for place, (i, kind) in enumerate(members))
+    db.executemany("INSERT INTO member VALUES (?, ?, ?, ?)", rows)
     known: dict[tuple[str, ...], int] = {}
     for number, phase in enumerate(plan.phases):
-        for part, (rate, multiplier, count) in enumerate(plan.parts(phase)):
+        for part, (rate, multiplier, counts) in enumerate(plan.parts(phase)):
             columns = tuple(json.dumps(column[first].tolist()) for column in (rate, multiplier))
             if columns not in known:
                 known[columns] = len(known)
                 db.execute("INSERT INTO price VALUES (?, ?, ?, ?)", [run, known[columns], *columns])
+            count = counts[own]
             asked = np.flatnonzero(count)
             same = (count == count[0]).all() and int(count[0])
             releases = same or [asked.tolist(), count[asked].tolist()]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from discretion import __version__, advice, budgets, catalogue, config, terminal
+from discretion import __version__, advice, budgets, catalogue, config, operate, terminal
 from discretion.accounting import Accountant, Certificate, Pld, Reference, Renyi, certify
 from discretion.errors import DiscretionError, InputError
 from discretion.experiments import command
@@ -29,6 +29,12 @@ app = typer.Typer(
     "First steps: `discretion demo`, then `discretion init`, `discretion run config.toml`.\n\n"
     "Exit codes: 0 done, 2 bad input, 3 a budget would be overspent, 4 a ledger said no, 1 other.",
 )
+
+app.command()(operate.guard)
+app.command()(operate.guards)
+app.command()(operate.key)
+app.command()(operate.replan)
+app.add_typer(operate.flower, name="flower")
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 DEFAULTS = config.PlanConfig()
@@ -222,6 +228,9 @@ def run(
         Path | None, typer.Option("--out", "-o", help="The run folder to make; else runs/NAME.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that stopped.")] = False,
+    on: Annotated[
+        str | None, typer.Option("--on", help="Where clients are: here, guards or flower; see [clients].")
+    ] = None,
     change: Override = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1: where to train.")] = None,
     threads: Annotated[
@@ -248,10 +257,11 @@ def run(
     if not (resume and folder.about.exists()):
         if target.is_dir():
             raise InputError(f"{target} is a folder: give a config.toml, or --resume to go on with a run")
-        settings = config.read(target, [*(change or []), *where])
+        place = [f"clients.where={on}"] if on else []
+        settings = config.read(target, [*(change or []), *place, *where])
         task = prepare(settings, folder, load_data(settings, terminal.say))
-    elif change:
-        raise InputError("a run keeps its settings: -c cannot be used when it is resumed")
+    elif change or on:
+        raise InputError("a run keeps its settings: neither -c nor --on can be used when it is resumed")
     if folder.model.exists():
         terminal.say(f"{folder.path} is finished already.")
     else:
@@ -269,6 +279,11 @@ def _train(
     certificate = Certificate.from_json(_read(folder.certificate))
     if not as_json:
         _show(made, Population.from_csv(folder.population), certificate, as_json)
+    settings = config.read(folder.config)
+    if settings.clients.where == "flower":
+        from discretion.flower import project
+
+        return project.submit(folder.path, settings.clients.connection, settings.clients.home)
     with terminal.bars(as_json) as progress:
         bar = terminal.bar(progress, made.method, made.rounds)
 
@@ -278,7 +293,7 @@ def _train(
             if not as_json and not terminal.err.is_terminal and now.round % max(1, now.rounds // 10) == 0:
                 terminal.say(f"round {now.round} of {now.rounds}: {note}")
 
-        execute(folder, task, show, profile, overrides)
+        execute(folder, task, show, profile, overrides=overrides)
 
 
 @app.command()

@@ -181,6 +181,26 @@ class TrainConfig(Section):
         return text
 
 
+class ClientsConfig(Section):
+    """Where clients are; not part of what a run is."""
+
+    where: Literal["here", "guards", "flower"] = Field(
+        "here",
+        description="here: in this process; guards: each behind its own guard on this machine; flower: each "
+        "behind its own guard, reached by Flower",
+    )
+    addresses: str = Field("", description="guards: a TOML file with the socket of each client's guard")
+    key: str = Field("", description="the operator's key, as `discretion key` writes it")
+    connection: str = Field("here", description="flower: the SuperLink, by its name in Flower's config.toml")
+    home: str = Field("", description="flower: the folder of Flower's config.toml; empty: as FLWR_HOME says")
+    timeout: float = Field(600.0, gt=0, description="seconds to wait for answers in a round")
+    missing: Literal["top_up", "discard"] = Field(
+        "top_up",
+        description="where too few shares of the noise of a secure sum come: the server adds what is missing "
+        "(top_up), or the round counts and moves nothing (discard)",
+    )
+
+
 class Config(Section):
     seed: int = Field(
         0, ge=0, lt=2**128, description="of clients, weights and batches, and of seeded coins and noise"
@@ -191,18 +211,26 @@ class Config(Section):
         description="of the ledger: planned (a plan is admitted whole, or not) or adaptive (each client "
         "refuses what would pass its budget; for plans that were chosen by what earlier runs released)",
     )
+    after: str = Field(
+        "", description="the folder of a run from whose model this one starts; see `discretion replan`"
+    )
     population: PopulationConfig = PopulationConfig()
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     plan: PlanConfig = PlanConfig()
     train: TrainConfig = TrainConfig()
+    clients: ClientsConfig = ClientsConfig()
 
     def anchored(self) -> "Config":
         """With absolute paths, so that a run finds its ledger and data wherever it is resumed from."""
         population = self.population.model_copy(update={"csv": _absolute(self.population.csv)})
         data = self.data.model_copy(update={"path": _absolute(self.data.path)})
-        ledger = _absolute(self.ledger)
-        return self.model_copy(update={"population": population, "data": data, "ledger": ledger})
+        files = {"addresses": _absolute(self.clients.addresses), "key": _absolute(self.clients.key)}
+        files["home"] = _absolute(self.clients.home)
+        clients = self.clients.model_copy(update=files)
+        changed = {"population": population, "data": data, "clients": clients}
+        places = {"ledger": _absolute(self.ledger), "after": _absolute(self.after)}
+        return self.model_copy(update=changed | places)
 
     def deciding(self) -> "Config":
         """Without what says where and how fast it is done: from the rest a run's numbers follow, up to what
@@ -212,6 +240,11 @@ class Config(Section):
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump())
+
+    def identity(self) -> str:
+        """What tells one run from another, but for the model that it starts from: what decides its numbers,
+        and not where its clients or earlier runs are."""
+        return tomli_w.dumps(self.deciding().model_dump(exclude={"clients", "after"}))
 
 
 def _absolute(path: str) -> str:

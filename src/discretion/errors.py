@@ -8,7 +8,9 @@ DiscretionError
 │   └── ModelError        a model whose training would leak or cannot be done
 ├── PlanError             a plan that contradicts itself or cannot be accounted for
 ├── BudgetError           somebody would overspend; nothing was spent
-└── LedgerError           the record of spending says no: wrong plan, wrong round, in use
+├── LedgerError           the record of spending says no: wrong plan, wrong round, in use
+├── MessageError          bytes from elsewhere that are not what they should be
+└── Refusal               a guard says no; its words may be read by whoever asked
 """
 
 import difflib
@@ -50,6 +52,14 @@ class BudgetError(DiscretionError):
 
 
 class LedgerError(DiscretionError):
+    exit_code = 4
+
+
+class MessageError(DiscretionError):
+    pass
+
+
+class Refusal(DiscretionError):
     exit_code = 4
 
 

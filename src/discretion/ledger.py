@@ -22,7 +22,7 @@ from discretion.plan import Plan
 from discretion.population import Floats, Ints, Population
 from discretion.steps import Steps
 
-VERSION = 1_400_005  # of the tables below; says whose file it is
+VERSION = 1_400_006  # of the tables below; says whose file it is
 # Clients of a run are numbered by `place`. Rates and multipliers are lists with an entry for each class,
 # `releases` of a round is a number for all or lists of places and numbers, `refused` a list of places.
 SCHEMA = """
@@ -39,7 +39,7 @@ CREATE TABLE phase (
     PRIMARY KEY (run, phase, part));
 CREATE TABLE round (
     number INTEGER PRIMARY KEY, run TEXT, round INTEGER, phase INTEGER, state TEXT, refused TEXT,
-    reserved TEXT, committed TEXT, UNIQUE (run, round));
+    reserved TEXT, committed TEXT, changes INTEGER, UNIQUE (run, round));
 """
 
 Rule = Literal["planned", "adaptive"]
@@ -87,6 +87,7 @@ class Ledger:
         A client whose budget was lowered takes part in no round that would pass what is left, by either rule.
         A plan that protects nobody needs to be accepted aloud, and what it costs is infinite: whoever has a
         finite budget takes part in nothing that costs anything afterwards.
+        It counts for its own clients only: those of a plan that are not in it may be in ledgers of their own.
         What is on record when a call returns survives a loss of power. Processes that share a ledger run on
         one machine, as they share memory beside the file. Where none has it open, it is one file.
         All runs of a ledger protect the same unit under the same adjacency, from the same adversary.
@@ -227,11 +228,20 @@ class Ledger:
     @property
     def budget(self) -> Floats:
         """(N,) epsilon that each client allows now, over its life: top-ups and withdrawals included."""
+        return self._budget(self._last_change())
+
+    def _budget(self, last: int) -> Floats:
+        """(N,) epsilon that each client allowed when `last` was the last change, and later top-ups."""
+        query = "SELECT client, SUM(epsilon) FROM change WHERE number <= ? OR epsilon > 0 GROUP BY client"
         now = self._first.copy()
-        for name, by in self._changed().items():
+        for name, by in self._read(query, [last]):
             if name in self._place:
                 now[self._place[name]] += by
         return np.asarray(np.maximum(now, 0.0))
+
+    def _last_change(self) -> int:
+        ((number,),) = self._read("SELECT COALESCE(MAX(number), 0) FROM change")
+        return int(number)
 
     @property
     def changes(self) -> list[Change]:
@@ -304,8 +314,7 @@ class Ledger:
 
     def _consider(self, plan: Plan, accept_no_privacy: bool) -> bool:
         """Raise unless the plan may be admitted; whether that is because it protects nobody."""
-        if plan.clients != self.population.client:
-            raise LedgerError("the plan names other clients than the population of this ledger")
+        own = self._own(plan)
         kind = self._accounts.kind()
         if kind not in ((), (plan.unit, plan.adjacency)):
             raise LedgerError(
@@ -319,18 +328,18 @@ class Ledger:
                 f"{plan.promise}: what is spent would mean neither. Use a ledger of its own."
             )
         everybody, budget = np.arange(len(self.population)), self.budget
-        if accept_no_privacy and np.isinf(TIGHT.epsilon(plan.steps(), self.population.delta)).all():
+        if accept_no_privacy and np.isinf(TIGHT.epsilon(plan.steps().of(own), self.population.delta)).all():
             return True
         if self.rule == "adaptive":
-            first = plan.steps(1)
-            if not self._within(self._accounts.steps().then(first), first, everybody).any():
+            first = plan.steps(1).of(own)
+            if not self._within(self._accounts.steps().then(first), first, everybody, budget).any():
                 raise BudgetError(
                     "nobody has enough left of its budget for the first round of this plan. Plan with more "
                     "noise or lower rates, or top budgets up with `discretion ledger`."
                 )
             return False
         before = self._accounts.steps(whole_plans=True)
-        total = self._cost(before.then(plan.steps()), everybody)
+        total = self._total(plan)
         over = np.flatnonzero(~(total <= budget))
         if len(over) and accept_no_privacy and plan.accounting == "paper":
             return True
@@ -345,14 +354,34 @@ class Ledger:
             )
         return False
 
+    def total(self, plan: Plan | None = None) -> Floats:
+        """(N,) epsilon of all on record, all that open runs may still spend, and this whole plan."""
+        with self._transaction("DEFERRED"):
+            return self._total(plan)
+
+    def _total(self, plan: Plan | None) -> Floats:
+        steps = self._accounts.steps(whole_plans=True)
+        if plan is not None:
+            steps = steps.then(plan.steps().of(self._own(plan)))
+        return self._cost(steps, np.arange(len(self.population)))
+
+    def _own(self, plan: Plan) -> Ints:
+        """(N,) the numbers, in the plan, of the clients of this ledger."""
+        place = {name: i for i, name in enumerate(plan.clients)}
+        missing = [name for name in self.population.client if name not in place]
+        if missing:
+            raise LedgerError(
+                f"the plan names other clients than the population of this ledger: it lacks {missing[0]!r}"
+            )
+        return np.array([place[name] for name in self.population.client])
+
     def _record(self, run: str, plan: Plan, noise: str, unprotected: bool) -> None:
-        ((changes,),) = self._read("SELECT COALESCE(MAX(number), 0) FROM change")
         about = [run, plan.digest(), noise, plan.method, plan.unit, plan.adjacency, plan.promise]
         self._db.execute(
             "INSERT INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
-            [*about, plan.rounds, unprotected, changes, _now()],
+            [*about, plan.rounds, unprotected, self._last_change(), _now()],
         )
-        record(self._db, run, plan)
+        record(self._db, run, plan, self._own(plan))
 
     def reserve(self, run: str, round_: int, kept: int | None = None) -> Mask:
         """Put the round on record as spent by all but those who refuse; (N,) who takes part if asked.
@@ -363,58 +392,80 @@ class Ledger:
         with self._transaction():
             if kept is not None:
                 self._commit(run, kept)
-            query = "SELECT rounds, closed, unprotected, changes FROM run WHERE id = ?"
-            row = self._db.execute(query, [run]).fetchone()
-            if row is None:
-                raise LedgerError(f"run {run} has no plan in this ledger: admit one first")
-            rounds, closed, unprotected, changes = row
-            if closed is not None:
-                raise LedgerError(f"run {run} is closed since {closed}: it may spend nothing more")
-            if round_ > rounds:
-                raise LedgerError(f"round {round_} is beyond the {rounds} rounds that were admitted")
-            if not np.array_equal(self._accounts.of(run).place, np.arange(len(self.population))):
-                raise LedgerError(f"run {run} has other clients than the population of this ledger")
+            unprotected, changes = self._open_run(run, round_)
             query = "SELECT state, refused FROM round WHERE run = ? AND round = ?"
             for state, refused in self._read(query, [run, round_]):
                 if state == "committed":
                     raise LedgerError(f"round {round_} of run {run} was released already")
                 return ~np.isin(np.arange(len(self.population)), json.loads(refused))
-            query = "SELECT COUNT(*), COALESCE(SUM(state = 'reserved'), 0) FROM round WHERE run = ?"
-            ((done, waiting),) = self._read(query, [run])
-            if round_ != done + 1 or waiting:
-                raise LedgerError(f"round {round_} of run {run} is out of turn: {done} are on record")
-            query = "SELECT rounds FROM phase WHERE run = ? AND part = 0 ORDER BY phase"
-            phases = self._read(query, [run])
-            phase = int(np.searchsorted(np.cumsum(phases), round_))
-            willing = self._willing(
-                run, phase, changes, everybody=self.rule == "adaptive" and not unprotected
-            )
-            refused = json.dumps(np.flatnonzero(~willing).tolist())
-            self._db.execute(
-                "INSERT INTO round VALUES (NULL, ?, ?, ?, 'reserved', ?, ?, NULL)",
-                [run, round_, phase, refused, _now()],
-            )
-            return willing
+            return self._enter(run, round_, unprotected, changes, self._last_change())
 
-    def _willing(self, run: str, phase: int, changes: int, everybody: bool) -> Mask:
+    def pass_over(self, run: str, round_: int) -> None:
+        """Put a round on record in which none of these clients was asked.
+
+        It counts, because the coin that decided so is secret, unless they would have refused. A budget that
+        was lowered after the last round on record counts as it was: this round may have been before.
+        """
+        with self._transaction():
+            unprotected, changes = self._open_run(run, round_)
+            query = "SELECT changes FROM round WHERE run = ? ORDER BY round DESC LIMIT 1"
+            last = next((number for (number,) in self._read(query, [run])), changes)
+            self._enter(run, round_, unprotected, changes, last)
+            self._commit(run, round_)
+
+    def _open_run(self, run: str, round_: int) -> tuple[bool, int]:
+        """Whether an admitted run that has this round is unprotected, and the last change before it."""
+        query = "SELECT rounds, closed, unprotected, changes FROM run WHERE id = ?"
+        row = self._db.execute(query, [run]).fetchone()
+        if row is None:
+            raise LedgerError(f"run {run} has no plan in this ledger: admit one first")
+        rounds, closed, unprotected, changes = row
+        if closed is not None:
+            raise LedgerError(f"run {run} is closed since {closed}: it may spend nothing more")
+        if round_ > rounds:
+            raise LedgerError(f"round {round_} is beyond the {rounds} rounds that were admitted")
+        if not np.array_equal(self._accounts.of(run).place, np.arange(len(self.population))):
+            raise LedgerError(f"run {run} has other clients than the population of this ledger")
+        return bool(unprotected), changes
+
+    def _enter(self, run: str, round_: int, unprotected: bool, changes: int, last: int) -> Mask:
+        """Put the next round on record; (N,) who does not refuse it, by budgets as of the `last` change."""
+        query = "SELECT COUNT(*), COALESCE(SUM(state = 'reserved'), 0) FROM round WHERE run = ?"
+        ((done, waiting),) = self._read(query, [run])
+        if round_ != done + 1 or waiting:
+            raise LedgerError(f"round {round_} of run {run} is out of turn: {done} are on record")
+        query = "SELECT rounds FROM phase WHERE run = ? AND part = 0 ORDER BY phase"
+        phases = self._read(query, [run])
+        phase = int(np.searchsorted(np.cumsum(phases), round_))
+        everybody = self.rule == "adaptive" and not unprotected
+        willing = self._willing(run, phase, changes, last, everybody)
+        refused = json.dumps(np.flatnonzero(~willing).tolist())
+        self._db.execute(
+            "INSERT INTO round VALUES (NULL, ?, ?, ?, 'reserved', ?, ?, NULL, ?)",
+            [run, round_, phase, refused, _now(), last],
+        )
+        return willing
+
+    def _willing(self, run: str, phase: int, changes: int, last: int, everybody: bool) -> Mask:
         """(N,) whose budget allows one more round of this phase: those look whose budget may not.
 
         By the planned rule a plan is safe from its admission on, unless something is withdrawn. Then a later
         top-up does not make it safe again: another plan may have been promised that in the meantime.
         """
-        query = "SELECT DISTINCT client FROM change WHERE number > ? AND epsilon < 0"
-        lowered = [self._place[name] for (name,) in self._read(query, [changes]) if name in self._place]
+        query = "SELECT DISTINCT client FROM change WHERE number > ? AND number <= ? AND epsilon < 0"
+        rows = self._read(query, [changes, last])
+        lowered = [self._place[name] for (name,) in rows if name in self._place]
         looking = np.arange(len(self.population)) if everybody else np.array(sorted(lowered), dtype=np.int64)
         willing = np.ones(len(self.population), dtype=bool)
         if len(looking):
-            more = self._accounts.round_of(run, phase)
-            willing[looking] = self._within(self._accounts.steps(more=(run, phase)), more, looking)
+            more, after = self._accounts.round_of(run, phase), self._accounts.steps(more=(run, phase))
+            willing[looking] = self._within(after, more, looking, self._budget(last))
         return willing
 
-    def _within(self, after: Steps, more: Steps, clients: Ints) -> Mask:
+    def _within(self, after: Steps, more: Steps, clients: Ints, budget: Floats) -> Mask:
         """(k,) whom all steps with `more` of them leave within its budget, or whom `more` cost nothing."""
         costless = (more.rate == 0) | np.isinf(more.multiplier) | (more.count == 0)
-        within = self._cost(after, clients) <= self.budget[clients]
+        within = self._cost(after, clients) <= budget[clients]
         return np.asarray(costless.all(axis=0)[clients] | within)
 
     def commit(self, run: str, round_: int) -> None:
@@ -441,6 +492,11 @@ class Ledger:
     def states(self, run: str) -> list[tuple[int, str]]:
         """Each round of the run that is on record, with 'reserved' or 'committed'."""
         return self._read("SELECT round, state FROM round WHERE run = ? ORDER BY round", [run])
+
+    def refusals(self, run: str, round_: int) -> Mask:
+        """(N,) who refused a round that is on record."""
+        rows = self._read("SELECT refused FROM round WHERE run = ? AND round = ?", [run, round_])
+        return np.isin(np.arange(len(self.population)), [i for (row,) in rows for i in json.loads(row)])
 
     def spent(self) -> Floats:
         """(N,) epsilon of all that is on record, reserved rounds included, by the rule of this ledger."""

@@ -36,7 +36,8 @@ NOISE_AT: dict[NoiseAt, str] = {
     "clients": "each client that takes part adds a share, and the server the shares of the others; the "
     "server sees each update with its client's own share only, and who took part",
     "secure_sum": "every client of a pool adds a share in every round, and whoever takes part its update; "
-    "the server sees the sums only, and nobody sees who took part",
+    "the server sees the sums only, and nobody sees who took part: without a secure sum between clients and "
+    "server, nothing is promised against it",
     "steps": "each client draws it, in every step of its own training; the server sees what comes of it",
 }
 ADVERSARIES: tuple[Adversary, ...] = ("public", "clients", "server")  # each is promised with those before it
@@ -62,6 +63,7 @@ class Plan:
     noise_at: NoiseAt = "server"
     promise: Adversary = "clients"  # budgets hold against this adversary and those before it
     colluding: int = 1  # clients that may tell each other, or the server, what they know
+    dropout: float = 0.0  # share of a pool's clients that may fail to add their shares to a secure sum
     sampling: Sampling = "poisson"
     randomness: Randomness = "seeded"  # seeded: a simulation
     accounting: Accounting = "tight"  # paper: noise by a paper's own formula, whatever that gives
@@ -91,6 +93,9 @@ class Plan:
             ),
             "the number of colluding clients is at least 0, and whole": self.colluding >= 0
             and self.colluding % 1 == 0,
+            "drop-outs are at least 0 and below 1, and provided for in a secure sum only": 0
+            <= self.dropout
+            < (1 if self.noise_at == "secure_sum" else math.ulp(0)),
             "noise is drawn in steps exactly where the phases have batches of records": all(
                 (phase.batch is not None) == (self.noise_at == "steps") for phase in self.phases
             ),
@@ -175,7 +180,8 @@ class Plan:
         """(N,) rate and (N,) noise multiplier of one release, as the adversary sees it.
 
         Guarantees:
-            The public sees the released models. Colluding clients know their own shares of the noise, too.
+            The public sees the released models. Colluding clients know their own shares of the noise, too,
+            which is most where as many others drop out as are provided for.
             The server knows whatever `NOISE_AT` says that it sees, and what the colluding clients know. An
             adversary that knows who took part gets rate 1; noise that it knows does not count.
             A client that cannot change the sum (clip 0) has an infinite multiplier, unless it sends a bit.
@@ -184,10 +190,10 @@ class Plan:
             raise PlanError(f"an adversary is one of {', '.join(ADVERSARIES)}; found {adversary!r}")
         rate, secret = phase.rate, np.ones(len(phase.rate))  # (N,) share of the variance that is not known
         if self.noise_at in ("clients", "secure_sum") and adversary != "public":
-            holders = phase.holders
-            secret = 1 - np.minimum(self.colluding, holders - 1) / holders
+            shares = self.shares(phase)
+            secret = 1 - np.minimum(self.colluding, shares - 1) / shares
             if self.noise_at == "clients" and adversary == "server":
-                rate, secret = np.where(rate > 0, 1.0, 0.0), 1 / holders
+                rate, secret = np.where(rate > 0, 1.0, 0.0), 1 / shares
         elif self.noise_at == "server" and adversary == "server":
             secret = np.zeros(len(rate))
         elif phase.batch is not None:
@@ -203,6 +209,23 @@ class Plan:
                 bit = self.clipping.quantile.multiplier / self._exchanged * np.sqrt(secret)
                 multiplier = 1 / np.sqrt(1 / multiplier**2 + 1 / bit**2)
         return rate, multiplier
+
+    def shares(self, phase: Phase) -> Ints:
+        """(N,) how many shares make up the noise of the client's pool: of all its clients but drop-outs."""
+        dropping = np.floor(self.dropout * phase.holders + 1e-9).astype(np.int64)  # 0.29 of 100 are 29
+        return np.asarray(np.maximum(phase.holders - dropping, 1))
+
+    def own_noise(self, phase: Phase) -> Floats:
+        """(N,) standard deviation that a client adds itself to each of its updates, or in each of its steps.
+
+        Guarantees:
+            The shares of a pool are together its noise, or more where drop-outs are provided for and do not
+            happen; where the server draws it, clients add nothing.
+        """
+        noise = phase.noise[phase.pool]
+        if self.noise_at == "server":
+            return np.zeros(len(noise))
+        return noise if self.noise_at == "steps" else noise / np.sqrt(self.shares(phase))
 
     def release(self, phase: Phase) -> tuple[Floats, Floats]:
         """(N,) rate and (N,) multiplier that clients are charged: as bad as any promised adversary's view."""
@@ -297,6 +320,7 @@ class Plan:
             "noise_at": self.noise_at,
             "promise": self.promise,
             "colluding": self.colluding,
+            **({"dropout": self.dropout} if self.dropout else {}),
             "sampling": self.sampling,
             "randomness": self.randomness,
             "accounting": self.accounting,
@@ -330,6 +354,7 @@ class Plan:
             noise_at=record.noise_at,
             promise=record.promise,
             colluding=record.colluding,
+            dropout=record.dropout,
             sampling=record.sampling,
             randomness=record.randomness,
             accounting=record.accounting,
@@ -443,6 +468,7 @@ class PlanRecord(Record):
     noise_at: NoiseAt
     promise: Adversary
     colluding: int
+    dropout: float = 0.0
     sampling: Sampling
     randomness: Randomness
     accounting: Accounting

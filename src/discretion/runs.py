@@ -20,15 +20,19 @@ import safetensors.numpy
 
 from discretion import __version__, budgets
 from discretion.accounting import Certificate, certify
+from discretion.clients.remote import RemoteClients
+from discretion.clients.training import LocalTraining, Schedule
+from discretion.clients.transport import Sockets, Transport, read_addresses
 from discretion.config import Config, read
 from discretion.errors import ConfigError, DataError, InputError
 from discretion.files import append, sync, write_safely
 from discretion.ledger import Ledger
+from discretion.messages import read_key
 from discretion.methods import find, make_plan
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.profile import Profile
-from discretion.server import Server
+from discretion.server import Server, Vector
 from discretion.streams import Purpose, stream
 from discretion.tasks import datasets, partitions
 from discretion.tasks.datasets import Dataset
@@ -99,6 +103,10 @@ class RunFolder:
     def report(self) -> Path:
         return self.path / "report.html"
 
+    @property
+    def answers(self) -> Path:
+        return self.path / "answers.jsonl"
+
     def ledger(self, config: Config) -> Path:
         return Path(config.ledger) if config.ledger else self.path / "ledger.sqlite"
 
@@ -122,6 +130,8 @@ def divide(
     data, wanted = config.data, config.population
     if population is None and wanted.csv:
         population = Population.from_csv(wanted.csv)
+    if config.clients.where != "here" and wanted.csv and population is not None:  # and so are their records
+        return population, Partition(np.zeros(0, np.int64), np.zeros(len(population) + 1, np.int64))
     if data.partition == "natural":
         names, partition = _by_owner(dataset, population)
     else:
@@ -213,24 +223,48 @@ def set_up(config: Config, dataset: Dataset, population: Population | None = Non
     """`key` is a secret of the run: with it, its name tells nothing of the data."""
     population, partition = divide(config, dataset, population)
     clients = _local_clients(config, dataset, partition)
-    said = config.deciding().to_toml() + str(clients.device) + population.to_csv()
+    said = config.identity() + str(clients.device) + population.to_csv()
     content = hashlib.blake2b(said.encode(), key=key)
-    arrays = (partition.index, partition.start, dataset.train.inputs, dataset.train.labels, clients.initial())
+    start = start_of(config, clients)
+    arrays = (partition.index, partition.start, dataset.train.inputs, dataset.train.labels, start)
     for array in arrays:
         content.update(np.ascontiguousarray(array).data)
     return Task(population, clients, content.hexdigest()[:16])
 
 
-def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> Task:
-    """Plan, certify and write a new run folder: all of it or nothing."""
+def start_of(config: Config, clients: "LocalClients") -> Vector:
+    """The model that training starts from: a new one, or the last of an earlier run."""
+    if not config.after:
+        return clients.initial()
+    state = read_checkpoint(RunFolder(Path(config.after)))
+    if state is None:
+        raise InputError(f"there is no model in {config.after}, from which this run starts")
+    return state.model
+
+
+def require_new(folder: RunFolder) -> None:
     if folder.path.exists() and any(folder.path.iterdir()):
         raise ConfigError(
             f"{folder.path} exists already. Give another --out, or --resume to go on with a run in it."
         )
+
+
+def prepare(
+    config: Config,
+    folder: RunFolder,
+    dataset: Dataset,
+    population: Population | None = None,
+    plan: Plan | None = None,
+) -> Task:
+    """Plan, certify and write a new run folder: all of it or nothing.
+
+    `population` and `plan` are those that were made already, if they were.
+    """
+    require_new(folder)
     config = config.anchored()
     key = b"" if config.train.randomness == "seeded" else secrets.token_bytes(32)
-    task = set_up(config, dataset, key=key)
-    plan = fitted(plan_of(config, task.population), config, task.clients.layers)
+    task = set_up(config, dataset, population, key)
+    plan = plan or fitted(plan_of(config, task.population), config, task.clients.layers)
     certificate = certify(plan, task.population)
     certificate.require(plan, config.train.accept_no_privacy)
     if config.ledger:
@@ -270,7 +304,7 @@ def prepare(config: Config, folder: RunFolder, dataset: Dataset) -> Task:
 
 
 @contextmanager
-def _alone(folder: RunFolder) -> Iterator[None]:
+def alone(folder: RunFolder) -> Iterator[None]:
     """Only one process may execute a run; the lock goes with the process, however it ends."""
     with (folder.path / ".lock").open("w") as lock:
         try:
@@ -285,6 +319,7 @@ def execute(
     task: Task | None = None,
     on_round: Callable[[Progress], None] | None = None,
     profile: Profile | None = None,
+    transport: Transport | None = None,
     overrides: Sequence[str] = (),
 ) -> None:
     """Do the rounds that are left of a prepared run. Resuming is nothing else than doing this again.
@@ -295,7 +330,7 @@ def execute(
     which rounds are done, later lines of history are dropped and earlier reservations committed.
     """
     folder.require()
-    with _alone(folder):
+    with alone(folder):
         if folder.model.exists():
             return
         config = read(folder.config, overrides)
@@ -304,14 +339,15 @@ def execute(
         population = Population.from_csv(folder.population)
         key = folder.key.read_bytes() if folder.key.exists() else b""
         task = task or set_up(config, load_data(config), population, key)
-        name = json.loads(folder.about.read_text(encoding="utf-8"))["id"]
-        if task.name != name:
+        if task.name != name_of(folder):
             raise InputError(
                 f"{folder.path} was made from other settings, clients, data, device or model code than are "
                 "there now, and a run keeps its own: put them back, or start a new run"
             )
         with Ledger(folder.ledger(config), population, config.rule) as ledger:
-            _execute(folder, config, plan, certificate, ledger, task, on_round, profile or Profile())
+            _execute(
+                folder, config, plan, certificate, ledger, task, on_round, profile or Profile(), transport
+            )
 
 
 def _execute(
@@ -323,14 +359,19 @@ def _execute(
     task: Task,
     on_round: Callable[[Progress], None] | None,
     profile: Profile,
+    transport: Transport | None,
 ) -> None:
-    state = _read_checkpoint(folder) or State.start(task.clients.initial())
+    state = read_checkpoint(folder) or State.start(start_of(config, task.clients))
     _drop_later_history(folder, state.round)
+    elsewhere = far_clients(config, plan, task, transport)
+    if elsewhere:
+        _end_before(config, ledger, task, transport)
+        elsewhere.join()
     how = config.train
     rounds = train(
         plan,
         certificate,
-        task.clients,
+        elsewhere or task.clients,
         ledger,
         state,
         run=task.name,
@@ -338,6 +379,7 @@ def _execute(
         server=Server(how.server_learning_rate, how.server_momentum, how.server_adaptive, how.server_average),
         accept_no_privacy=config.train.accept_no_privacy,
         profile=profile,
+        shares=config.clients.missing if elsewhere else "here",
     )
     with profile("other"):
         for state in rounds:
@@ -348,13 +390,34 @@ def _execute(
                 record |= {"accuracy": quality.accuracy, "loss": quality.loss}
             with profile("write"):
                 append(folder.history, json.dumps(record) + "\n")
+                if elsewhere:
+                    append(folder.answers, "".join(json.dumps(heard) + "\n" for heard in elsewhere.taken()))
                 _write_checkpoint(folder, state)
             profile.rounds += 1
             if on_round:
                 spent = certificate.spending.share(state.round)
                 on_round(Progress(state.round, plan.rounds, record.get("accuracy"), spent))
+    if elsewhere:
+        elsewhere.finish(plan.rounds)
     write_safely(folder.model, safetensors.numpy.save(task.clients.named(state.result)))
     folder.checkpoint.unlink(missing_ok=True)
+
+
+def _end_before(config: Config, ledger: Ledger, task: Task, transport: Transport | None) -> None:
+    """Tell guards that the runs are over that this one goes on from: what they did not use is free again."""
+    while config.after:
+        folder = RunFolder(Path(config.after))
+        config = read(folder.config)
+        plan = Plan.from_json(folder.plan.read_text(encoding="utf-8"))
+        before = replace(task, population=Population.from_csv(folder.population), name=name_of(folder))
+        if (clients := far_clients(config, plan, before, transport)) is not None:
+            clients.join()
+            clients.finish(len(ledger.states(before.name)))
+
+
+def name_of(folder: RunFolder) -> str:
+    name: str = json.loads(folder.about.read_text(encoding="utf-8"))["id"]
+    return name
 
 
 def _local_clients(config: Config, dataset: Dataset, partition: Partition) -> "LocalClients":
@@ -365,24 +428,41 @@ def _local_clients(config: Config, dataset: Dataset, partition: Partition) -> "L
 
     from discretion.clients.devices import cores
     from discretion.clients.local import LocalClients
-    from discretion.clients.training import LocalTraining, Schedule
     from discretion.tasks import models
 
     how = config.train
     torch.set_num_threads(how.threads or cores())
     weights = int(stream(config.seed, Purpose.WEIGHTS).integers(2**31))
-    local = LocalTraining(
-        how.epochs,
-        how.batch_size,
-        how.learning_rate,
-        how.momentum,
-        how.weight_decay,
-        Schedule.parse(how.schedule),
-        how.steps,
-        how.order,
-    )
     model = models.build(config.model.name, dataset, weights)
+    local = local_training(config)
     return LocalClients(dataset, partition, model, local, device=how.device, workers=how.workers)
+
+
+def local_training(config: Config) -> LocalTraining:
+    how = config.train
+    rates = (how.learning_rate, how.momentum, how.weight_decay)
+    return LocalTraining(
+        how.epochs, how.batch_size, *rates, Schedule.parse(how.schedule), how.steps, how.order
+    )
+
+
+def far_clients(
+    config: Config, plan: Plan, task: Task, transport: Transport | None = None
+) -> RemoteClients | None:
+    """The clients of a run, if they are elsewhere: by this transport, else straight to guards' sockets."""
+    if config.clients.where == "here":
+        return None
+    return RemoteClients(
+        transport or Sockets(read_addresses(Path(config.clients.addresses))),
+        read_key(Path(config.clients.key)),
+        plan,
+        task.population,
+        task.name,
+        model=config.model.name,
+        shapes=task.clients.shapes,
+        local=local_training(config),
+        timeout=config.clients.timeout,
+    )
 
 
 def _write_checkpoint(folder: RunFolder, state: State) -> None:
@@ -392,7 +472,7 @@ def _write_checkpoint(folder: RunFolder, state: State) -> None:
     write_safely(folder.checkpoint, safetensors.numpy.save(tensors))
 
 
-def _read_checkpoint(folder: RunFolder) -> State | None:
+def read_checkpoint(folder: RunFolder) -> State | None:
     if not folder.checkpoint.exists():
         return None
     tensors = safetensors.numpy.load_file(folder.checkpoint)

@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     STEPS = 7
     TURNS = 8
     STATISTICS = 9
+    SHARES = 10
 
 
 def stream(seed: int, purpose: Purpose, *counter: int) -> np.random.Generator:
@@ -56,6 +57,13 @@ def run_stream(
     key = hashlib.sha256(repr((run, plan)).encode()).digest()
     words = (int.from_bytes(key[i : i + 4]) for i in range(0, 16, 4))
     return stream(seed, purpose, *words, round_, *counter)
+
+
+def fingerprint(seed: int | None) -> str:
+    """Where random numbers come from; tells one seed from another without saying which it is."""
+    if seed is None:
+        return "the operating system"
+    return "a seed of fingerprint " + hashlib.sha256(f"discretion {seed}".encode()).hexdigest()[:12]
 
 
 def shuffle_keys(key: int, epoch: int, client: NDArray[np.int64], length: int) -> Words:

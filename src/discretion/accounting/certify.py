@@ -27,8 +27,18 @@ ON_A_GRID = "Gaussian rounded to a grid, drawn exactly; every accountant of the 
 FLOATING = "Gaussian in floating point; what last bits of noise and sums tell (Mironov 2012) is not proved"
 
 
-def who(adversary: Adversary, noise_at: NoiseAt, colluding: int) -> str:
-    """In words: who the adversary is, and what it knows."""
+def who(adversary: Adversary, noise_at: NoiseAt, colluding: int, dropout: float = 0.0) -> str:
+    """In words: who the adversary is, what it knows, and what the promise rests on."""
+    if noise_at == "secure_sum":
+        failing = f"at most {dropout:.0%} of a pool's clients fail" if dropout else "no client fails"
+        rests = f"where {failing} to add their shares of the noise"
+        if adversary != "server":
+            rests += ", or the server adds what is missing, or releases nothing"
+        return f"{_who(adversary, noise_at, colluding)}; {rests}"
+    return _who(adversary, noise_at, colluding)
+
+
+def _who(adversary: Adversary, noise_at: NoiseAt, colluding: int) -> str:
     if adversary == "public" or (adversary == "clients" and colluding == 0):
         return "whoever sees every model that is released"
     if colluding == 0:
@@ -64,6 +74,7 @@ class Certificate:
     noise_at: NoiseAt
     promise: Adversary  # the budget holds against this adversary and those before it
     colluding: int
+    dropout: float  # share of a pool's clients that may fail to add their shares of the noise
     noise: str  # where the random numbers come from, and what is proved of them
     accounting: str  # paper: noise by a paper's own formula, which need not give what budgets ask
     reads: str  # what of the clients' data decides who trains
@@ -79,7 +90,7 @@ class Certificate:
     @property
     def against(self) -> dict[Adversary, str]:
         """Who the adversaries are, in words."""
-        return {name: who(name, self.noise_at, self.colluding) for name in ADVERSARIES}
+        return {name: who(name, self.noise_at, self.colluding, self.dropout) for name in ADVERSARIES}
 
     @property
     def share(self) -> Floats:
@@ -129,6 +140,7 @@ class Certificate:
                 "noise_at": self.noise_at,
                 "promise": self.promise,
                 "colluding": self.colluding,
+                **({"dropout": self.dropout} if self.dropout else {}),
                 "noise": self.noise,
                 "accounting": self.accounting,
                 "reads": self.reads,
@@ -176,6 +188,7 @@ class Certificate:
             noise_at=record.noise_at,
             promise=record.promise,
             colluding=record.colluding,
+            dropout=record.dropout,
             noise=record.noise,
             accounting=record.accounting,
             reads=record.reads,
@@ -209,6 +222,7 @@ class CertificateRecord(Record):
     noise_at: NoiseAt
     promise: Adversary
     colluding: int
+    dropout: float = 0.0
     noise: str
     accounting: str
     reads: str
@@ -257,6 +271,7 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
         noise_at=plan.noise_at,
         promise=plan.promise,
         colluding=plan.colluding,
+        dropout=plan.dropout,
         noise=f"{NOISE_FROM[plan.randomness]}. {ON_A_GRID if plan.grid else FLOATING}"
         + ("" if plan.noise_at == "server" else ONE_PROCESS),
         accounting=plan.accounting,

@@ -13,18 +13,18 @@ from discretion.clients.batches import batches
 from discretion.clients.evaluate import Evaluation, Quality, compiled_quality
 from discretion.clients.noisy import NoisyTraining
 from discretion.clients.single import SingleTraining, one_thread
-from discretion.clients.statistics import Statistics
+from discretion.clients.statistics import Reader
 from discretion.clients.tensors import Tensors, ready
 from discretion.clients.together import TogetherTraining
 from discretion.clients.training import ONE_EPOCH, LocalTraining
 from discretion.clients.workers import Batches, Workers
+from discretion.orders import Order, Statistics, Updates
 from discretion.pick import Reading
 from discretion.population import Ints
 from discretion.server import Vector
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-from discretion.train import Order, Updates
 
 CHUNK_NUMBERS = 2**22  # floats of updates by torch that are handed on together
 MOST_TOGETHER = 64
@@ -75,8 +75,8 @@ class LocalClients:
         return TogetherTraining(self._model, self._data, self._local)
 
     @cached_property
-    def _statistics(self) -> Statistics:
-        return Statistics(self._model, self._data, self._dataset.classes)
+    def _reader(self) -> Reader:
+        return Reader(self._model, self._data, self._dataset.classes)
 
     @cached_property
     def _evaluation(self) -> Evaluation:
@@ -86,6 +86,11 @@ class LocalClients:
     def layers(self) -> tuple[int, ...]:
         """How many parameters each of the model's tensors has, of those that are trained."""
         return tuple(p.numel() for p in self._model.parameters() if p.requires_grad)
+
+    @property
+    def shapes(self) -> str:
+        """A digest of the shapes of the model's parameters, by which guards know it."""
+        return models.shapes_digest(self._model)
 
     def initial(self) -> Vector:
         """The model that training starts from."""
@@ -102,12 +107,10 @@ class LocalClients:
             return compiled_quality(stack, _records(self._dataset, self._dataset.test), model)
         return self._evaluation.quality(model)
 
-    def statistics(self, order: Order, reading: Reading) -> np.ndarray:
-        """(k, m) what a rule reads of each client asked; see `Statistics.of`."""
-        each = [
-            self._statistics.of(order.model, self._partition.of(client), reading) for client in order.clients
-        ]
-        return np.array(each, dtype=np.float64)
+    def statistics(self, order: Order, reading: Reading) -> Statistics:
+        """What a rule reads of each client asked, without noise; see `Reader.of`."""
+        each = [self._reader.of(order.model, self._partition.of(client), reading) for client in order.clients]
+        return Statistics(np.arange(len(each)), np.array(each, dtype=np.float64))
 
     def updates(self, order: Order) -> Iterator[Updates]:
         """Of the clients asked.

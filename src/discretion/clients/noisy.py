@@ -15,10 +15,11 @@ from discretion.clients.training import LocalTraining
 from discretion.clip import layers_of, owners
 from discretion.engine.memory import keep_freed_memory
 from discretion.engine.records import Records
+from discretion.orders import NoisySteps, Order, Updates
 from discretion.population import Floats, Ints
+from discretion.release import noisy_sum
 from discretion.server import Vector
 from discretion.tasks.partitions import Partition
-from discretion.train import NoisySteps, Order, Updates, noisy_sum
 
 Batch = Callable[[Ints], tuple[Tensor, Tensor]]  # the inputs and labels of these records
 

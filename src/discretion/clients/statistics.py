@@ -17,7 +17,7 @@ from discretion.tasks import models
 BATCH = 1000
 
 
-class Statistics:
+class Reader:
     def __init__(self, model: nn.Module, data: Tensors, classes: int) -> None:
         self._model = model
         self._data = data

@@ -27,25 +27,30 @@ from discretion.problems import selection as problem
 from discretion.problems.turns import even_turns
 
 
-def plan(population: Population, rounds: int, rate: float, clip: float, average: float = 0.8) -> Plan:
+def plan(
+    population: Population, rounds: int, rate: float, clip: float, average: float = 0.8, dropout: float = 0.0
+) -> Plan:
     """rounds: how many; rate: mean of the clients' rates; clip: mean of the clips of those who take part;
-    average: the result is a mean of the models, each counting so much less than the next; 0 for the last."""
+    average: the result is a mean of the models, each counting so much less than the next, 0 for the last;
+    dropout: share of the clients that may fail to add their shares of the noise in a round."""
     epsilon = finite(population.epsilon)
     rates, _ = pool.rates(epsilon, population.delta, rounds, rate)
     # (N,) what each budget needs at that rate: the same for all but for those who come in every round
     sigmas = noise_multiplier(epsilon, population.delta, rates, rounds)
     clips = clip / sigmas * (rates.sum() / (rates / sigmas).sum())
-    holders = len(population)
-    shared = 1 / np.sqrt(1 - min(1, holders - 1) / holders)  # one share may be known
-    noise = float((clips * sigmas).max()) * shared
-    return Plan(
+    made = Plan(
         method="concert",
         clients=population.client,
-        phases=(Phase.one_pool(rounds, rates, clips, noise),),
+        phases=(Phase.one_pool(rounds, rates, clips, float((clips * sigmas).max())),),
         noise_at="secure_sum",
         promise="server",
+        dropout=dropout,
         combine=Combine(average=average),
     )
+    (phase,) = made.phases
+    shares = int(made.shares(phase).min())
+    shared = 1 / np.sqrt(1 - min(made.colluding, shares - 1) / shares)  # one share may be known
+    return replace(made, phases=(replace(phase, noise=phase.noise * shared),))
 
 
 def plan_records(

@@ -28,6 +28,7 @@ PROMISED: dict[Adversary, str] = {
     "server": "the server, other clients, and whoever sees the models",
 }
 FEW_CLASSES = 4  # are listed one by one
+MOST_REFUSALS = 20  # are named
 MOST_READABLE = 100.0  # epsilon whose exponential is still worth writing down
 
 
@@ -241,6 +242,15 @@ def limits(groups: Sequence[Group]) -> str:
                 + _sharing(runs),
             ),
         )
+    refusing = [(run, client, *run.refusals[client]) for run in runs for client in sorted(run.refusals)]
+    if refusing:
+        each = "; ".join(
+            f"{text(client)} in {text(run.name)} from round {round_}: {text(reason)}"
+            for run, client, round_, reason in refusing[:MOST_REFUSALS]
+        )
+        more = " …" if len(refusing) > MOST_REFUSALS else ""
+        said = f"Their guards said no, and the run went on without them: {each}{more}."
+        items.append(("Clients refused.", said))
     shown = "".join(f"<li><b>{lead}</b> {body}</li>" for lead, body in items)
     return section("limits", "What is not promised", "", f'<ul class="limits">{shown}</ul>')
 

@@ -66,6 +66,7 @@ class Run:
     history: History
     finished: bool
     ledger: OnRecord | None  # None where there is no ledger yet, or none that can be read
+    refusals: dict[str, tuple[int, str]]  # by client: the first round that its guard refused, and why
 
     @property
     def name(self) -> str:
@@ -133,6 +134,7 @@ def read_run(path: Path) -> Run:
         history=_history(folder),
         finished=folder.model.exists(),
         ledger=_on_record(folder.ledger(config), about.id),
+        refusals=_refusals(folder),
     )
     if not (run.population.client == run.plan.clients == run.certificate.clients):
         raise InputError(
@@ -171,6 +173,20 @@ def _history(folder: RunFolder) -> History:
         )
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as problem:
         raise InputError(f"{folder.history} cannot be read: {problem!r}") from None
+
+
+def _refusals(folder: RunFolder) -> dict[str, tuple[int, str]]:
+    if not folder.answers.exists():
+        return {}
+    found: dict[str, tuple[int, str]] = {}
+    try:
+        for line in _text(folder.answers).splitlines():
+            heard = json.loads(line)
+            for client, reason in heard["refused"].items():
+                found.setdefault(str(client), (int(heard["round"]), str(reason)))
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise InputError(f"{folder.answers} cannot be read: {problem!r}") from None
+    return found
 
 
 def _number(value: Any) -> float:

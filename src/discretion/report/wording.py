@@ -133,7 +133,8 @@ def trusted(noise_at: str) -> str:
         "which round. It is trusted to add the noise as planned and to keep the rest to itself.",
         "clients": "It sees each update with that client’s own share of the noise, and who took part. It is "
         "trusted to add the shares of those who did not, and to keep the rest to itself.",
-        "secure_sum": "Nothing but to add up: it sees sums only, and cannot tell who took part.",
+        "secure_sum": "Nothing but to add up: it sees sums only, and cannot tell who took part. Where "
+        "clients are elsewhere, with no secure sum on the way, it is trusted with their updates as well.",
         "steps": "Nothing: whatever a client sends is noisy before it leaves.",
     }
     return known.get(noise_at, noise_at)

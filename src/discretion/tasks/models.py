@@ -1,5 +1,6 @@
 """Build the models that clients train, refuse those that would leak, see them as one vector."""
 
+import hashlib
 import math
 from collections.abc import Callable
 from importlib import import_module
@@ -202,6 +203,12 @@ def check(model: nn.Module) -> None:
         )
     if not any(parameter.requires_grad for parameter in parameters.values()):
         raise ModelError("The model has no trainable parameters. Set requires_grad on some.")
+
+
+def shapes_digest(module: nn.Module) -> str:
+    """SHA-256 of the names and shapes of the trainable parameters, in order."""
+    lines = (f"{name} {tuple(p.shape)}" for name, p in module.named_parameters() if p.requires_grad)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def flatten(module: nn.Module) -> npt.NDArray[np.float32]:

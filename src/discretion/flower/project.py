@@ -1,0 +1,71 @@
+"""What Flower is given to run: two lines of code that name the installed apps, and a run folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from discretion.errors import InputError
+
+PROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "discretion-run"
+version = "1.0.0"
+description = "A run of Discretion"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "discretion"
+
+[tool.flwr.app.components]
+serverapp = "discretion_run.server:app"
+clientapp = "discretion_run.client:app"
+
+[tool.flwr.app.config]
+folder = ""
+"""
+
+
+def write(path: Path) -> None:
+    """The project, in a folder of its own."""
+    package = path / "discretion_run"
+    package.mkdir(parents=True, exist_ok=True)
+    (path / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
+    (package / "__init__.py").write_text("", encoding="utf-8")
+    for name, module in (("server", "server"), ("client", "relay")):  # Flower looks for an assignment
+        code = f"from discretion.flower import {module}\n\napp = {module}.app\n"
+        (package / f"{name}.py").write_text(code, encoding="utf-8")
+
+
+def environment(home: str = "") -> dict[str, str]:
+    """Of Flower's tools: no telemetry, their folder, and the tools beside this Python first."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PATH": path}
+    return os.environ | quiet | ({"FLWR_HOME": home} if home else {})
+
+
+def tool(name: str) -> str:
+    path = Path(sys.executable).with_name(name)
+    if not path.exists():
+        raise InputError(f"{name} is not installed here: pip install 'discretion[flower]'")
+    return str(path)
+
+
+def submit(folder: Path, connection: str, home: str) -> None:
+    """Run what is left of a prepared run on a SuperLink, by its name in Flower's config.toml, and wait."""
+    write(folder / "flower")
+    settings = f'folder="{folder.absolute()}"'
+    words = [tool("flwr"), "run", str(folder / "flower"), connection, "--stream", "--run-config", settings]
+    if (
+        subprocess.run(words, env=environment(home), stdout=sys.stderr).returncode != 0
+        or not (folder / "model.safetensors").exists()
+    ):
+        raise InputError(f"Flower did not finish the run in {folder}; go on with --resume when it can")

@@ -1,0 +1,50 @@
+"""Orders and answers as messages of Flower, to each client's own node."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from discretion.flower.relay import packed, unpacked
+
+POLL = 0.2  # seconds between looks for answers
+
+
+class FlowerTransport:
+    """By the names under which nodes' keys were registered at the SuperLink, which a node cannot choose."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._nodes: dict[str, int] = {}
+
+    def wait_for(self, clients: Sequence[str], timeout: float) -> list[str]:
+        """Those clients whose nodes have not come after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while missing := [name for name in clients if name not in self._nodes]:
+            self._look()
+            if time.monotonic() > deadline:
+                return missing
+            time.sleep(POLL)
+        return []
+
+    def _look(self) -> None:
+        self._nodes = {node.name: node.node_id for node in self._grid.get_nodes() if node.name}
+
+    def exchange(self, orders: Sequence[tuple[str, bytes]], timeout: float) -> Iterator[tuple[int, bytes]]:
+        deadline = time.monotonic() + timeout
+        self._look()
+        numbers = [number for number, (client, _) in enumerate(orders) if client in self._nodes]
+        messages = [
+            Message(packed(orders[number][1]), self._nodes[orders[number][0]], "train", ttl=timeout)
+            for number in numbers
+        ]
+        sent = zip(self._grid.push_messages(messages), numbers, strict=True) if messages else ()
+        waiting = {message: number for message, number in sent if message}
+        while waiting and time.monotonic() < deadline:
+            for answer in self._grid.pull_messages(list(waiting)):
+                # by the order that is answered: who says that it answers may be anybody
+                number = waiting.pop(answer.metadata.reply_to_message_id, None)
+                if number is not None and not answer.has_error():
+                    yield number, unpacked(answer)
+            time.sleep(POLL)

@@ -1,0 +1,56 @@
+"""A client's own records, as its policy says where they are."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from discretion.errors import DataError
+from discretion.guard.policy import Data
+from discretion.tasks import datasets, readers
+from discretion.tasks.datasets import Dataset, Split
+from discretion.tasks.partitions import Partition
+
+
+def own_records(data: Data) -> Dataset:
+    """All of the client's records, for training; labels of a table are numbered as was agreed."""
+    if data.name == "csv":
+        return _own_table(data)
+    dataset = datasets.load(data.name)
+    train = dataset.train
+    if data.records:
+        numbers = _record_numbers(Path(data.records), len(train.labels))
+        train = Split(train.inputs[numbers], train.labels[numbers])
+    nothing = Split(train.inputs[:0], train.labels[:0])
+    return replace(dataset, train=train, test=nothing, owner=None, owners=())
+
+
+def _own_table(data: Data) -> Dataset:
+    table = readers.read_table(Path(data.path))
+    number = {label: i for i, label in enumerate(data.labels)}
+    unknown = sorted(set(table.labels) - set(number))
+    if len(number) < 2 or unknown:
+        raise DataError(
+            f"{data.path}: labels are {', '.join(unknown[:5]) or 'not agreed on'}; expected those that "
+            "data.labels lists, at least two, the same in every guard"
+        )
+    labels = np.array([number[label] for label in table.labels], np.int64)
+    train, nothing = Split(table.features, labels), Split(table.features[:0], labels[:0])
+    return Dataset("csv", train, nothing, len(number), "tabular", f"a table of its own, {data.path}")
+
+
+def _record_numbers(path: Path, records: int) -> np.ndarray:
+    try:
+        numbers = np.array([int(line) for line in path.read_text(encoding="ascii").split()], np.int64)
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{path}: expected record numbers, one a line: {problem}") from None
+    if len(numbers) == 0 or numbers.min() < 0 or numbers.max() >= records or len(set(numbers)) < len(numbers):
+        raise DataError(f"{path}: expected different record numbers from 0 to {records - 1}, at least one")
+    return numbers
+
+
+def held_by(client: int, clients: int, records: int) -> Partition:
+    """All records with one of so many clients: the others' are elsewhere."""
+    start = np.zeros(clients + 1, dtype=np.int64)
+    start[client + 1 :] = records
+    return Partition(np.arange(records), start)

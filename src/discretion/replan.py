@@ -1,0 +1,176 @@
+"""Plan the rest of a run anew, for clients that join, leave or change their budgets: with no look at data."""
+
+import sqlite3
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from discretion.config import Config, read
+from discretion.errors import BudgetError, InputError
+from discretion.ledger import Ledger
+from discretion.plan import Plan
+from discretion.population import Floats, Ints, Population
+from discretion.runs import (
+    Report,
+    RunFolder,
+    alone,
+    fitted,
+    load_data,
+    name_of,
+    plan_of,
+    prepare,
+    read_checkpoint,
+    require_new,
+    set_up,
+)
+
+LEAST = 0.01  # epsilon; who has less left takes no further part
+TRIES = 20
+ENOUGH = 0.99  # of what each has left: a plan that uses as much of it is not made again
+MARGIN = 3e-3
+
+
+@dataclass(frozen=True)
+class Replanned:
+    """What became of the clients; by name, but for those of the new plan."""
+
+    rounds: int  # that are left
+    joined: tuple[str, ...]
+    left: tuple[str, ...]
+    exhausted: tuple[str, ...]  # wanted, but with nothing left
+    changed: tuple[str, ...]  # with another budget than before
+    population: Population
+    before: Floats  # (N,) epsilon that was spent
+    total: Floats  # (N,) epsilon when the new plan is done
+
+
+def replan(folder: RunFolder, people: Path, out: RunFolder, report: Report | None = None) -> Replanned:
+    """Close a run that stopped, and make a folder for its remaining rounds, with the clients of a CSV file.
+
+    It is a run of its own, with a plan and a certificate of its own, that starts from the last model, on the
+    same ledger. Means of models, momentum and schedules begin anew.
+
+    Guarantees:
+        The new plan follows from budgets, ledger, settings and the number of rounds done: from no model, no
+        answer and no data. Who decides when to plan anew, and for whom, must not look at them, either.
+        What was spent stays on record: for every client of the new plan, all of it and the whole new plan
+        stay within its budget as it is now.
+        Nothing is changed unless such a plan is found; done again after a crash, it changes no more.
+    """
+    folder.require()
+    require_new(out)
+    with alone(folder):
+        config, name = read(folder.config), name_of(folder)
+        if folder.model.exists():
+            raise InputError(f"{folder.path} is finished: start a new run on its ledger")
+        if read_checkpoint(folder) is None:
+            raise InputError(f"no round of {folder.path} is done: start a new run instead")
+        old, wanted = Population.from_csv(folder.population), Population.from_csv(people)
+        ledger = folder.ledger(config)
+        with tempfile.TemporaryDirectory() as scratch:
+            trial = Path(scratch) / "ledger.sqlite"
+            with closing(sqlite3.connect(ledger)) as ours, closing(sqlite3.connect(trial)) as copy:
+                ours.backup(copy)
+            changed = _settle(trial, name, wanted)
+            with Ledger(trial, wanted, config.rule) as opened:
+                spare = opened.budget * config.plan.share - opened.total()
+                rounds = _rounds(folder) - len(opened.states(name))
+            staying = _those(wanted, np.flatnonzero(spare >= LEAST))
+            _require_own_records(config, old, staying)
+            settings = _continued(config, folder, people, rounds)
+            dataset = load_data(settings, report)
+            layers = set_up(settings, dataset, staying).clients.layers
+            with Ledger(trial, staying, config.rule) as opened:
+                plan, before = _plan(settings, staying, layers, opened), opened.spent()
+                total = opened.total(plan)
+        _settle(ledger, name, wanted)
+        prepare(settings, out, dataset, staying, plan)
+    return Replanned(
+        rounds=rounds,
+        joined=tuple(c for c in staying.client if c not in old.client),
+        left=tuple(c for c in old.client if c not in wanted.client),
+        exhausted=tuple(c for c in wanted.client if c not in staying.client),
+        changed=changed,
+        population=staying,
+        before=before,
+        total=total,
+    )
+
+
+def _rounds(folder: RunFolder) -> int:
+    return Plan.from_json(folder.plan.read_text(encoding="utf-8")).rounds
+
+
+def _settle(path: Path, run: str, wanted: Population) -> tuple[str, ...]:
+    """Close the run, and enter budgets that are other than on record; whose they are."""
+    changed = []
+    with Ledger.existing(path) as ledger:
+        ledger.finish(run)
+        now = dict(zip(ledger.population.client, ledger.budget.tolist(), strict=True))
+        for client, epsilon in zip(wanted.client, wanted.epsilon.tolist(), strict=True):
+            if client in now and not np.isclose(now[client], epsilon, rtol=1e-9, atol=0):
+                ledger.change_budget(client, epsilon - now[client], f"when run {run} was planned anew")
+                changed.append(client)
+    return tuple(changed)
+
+
+def _those(population: Population, numbers: Ints) -> Population:
+    if len(numbers) == 0:
+        raise BudgetError("no client has anything left of its budget: top budgets up, or stop here")
+    return replace(
+        population,
+        client=tuple(population.client[i] for i in numbers.tolist()),
+        epsilon=population.epsilon[numbers],
+        delta=population.delta[numbers],
+        size=population.size[numbers],
+        traits={name: column[numbers] for name, column in population.traits.items()},
+    )
+
+
+def _require_own_records(config: Config, old: Population, new: Population) -> None:
+    """Where this process deals records out, other clients would be dealt other records under old names."""
+    same = old.client == new.client and bool((old.size == new.size).all())
+    if config.clients.where == "here" and not same:
+        raise InputError(
+            "records of this run are dealt out to its clients by its settings, so that clients may change "
+            "their budgets, but not join, leave or run out of budget: that is for clients behind guards"
+        )
+
+
+def _continued(config: Config, folder: RunFolder, people: Path, rounds: int) -> Config:
+    if rounds < 1:
+        raise InputError(f"no round of {folder.path} is left to plan")
+    return config.model_copy(
+        update={
+            "ledger": str(folder.ledger(config).absolute()),
+            "after": str(folder.path.absolute()),
+            "population": config.population.model_copy(update={"csv": str(people.absolute())}),
+            "plan": config.plan.model_copy(update={"rounds": rounds}),
+        }
+    )
+
+
+def _plan(config: Config, population: Population, layers: tuple[int, ...], ledger: Ledger) -> Plan:
+    """The configured method's, for what is left: made again until it fits, and uses what is left."""
+    share, before = config.plan.share, ledger.total()
+    spare = ledger.budget * share - before  # (N,) what is left
+    limited, rest = np.isfinite(spare), spare  # costs do not just add up: what to plan for is more than that
+    found, most = None, -1.0
+    for _ in range(TRIES):
+        mine = replace(population, epsilon=rest / share)
+        plan = fitted(plan_of(config, mine), config, layers)
+        used = np.divide(ledger.total(plan) - before, spare, out=np.ones(len(spare)), where=limited)
+        if (used <= 1).all() and used.min() > most:
+            found, most = plan, float(used.min())
+        if most >= ENOUGH:
+            break
+        # costs grow about as the square of a small epsilon
+        rest = rest * np.clip(np.sqrt((1 - MARGIN) / np.maximum(used, MARGIN)), 0.25, 4.0)
+    if found is None:
+        raise BudgetError(
+            "no plan of this method fits what is left of the budgets: try another, in a new run"
+        )
+    return found

@@ -1,0 +1,179 @@
+"""Commands for guards: a run behind guards is the run in one process, and its folder says who refused."""
+
+import json
+import ssl
+import stat
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import safetensors.numpy
+
+from discretion import cli
+from discretion.errors import ConfigError, InputError
+from discretion.flower import local, project
+from discretion.ledger import Ledger
+from discretion.runs import RunFolder
+from guard_process import Process
+
+SETTINGS = """
+seed = 5
+[population]
+clients = 4
+budgets = "groups:8,16"
+[data]
+name = "digits"
+records = 30
+[model]
+name = "linear"
+[plan]
+method = "spend_as_you_go"
+rounds = 4
+rate = 0.6
+clip = 0.5
+[train]
+threads = 1
+"""
+
+
+def discretion(*words: str) -> int:
+    before, sys.argv = sys.argv, ["discretion", *words]
+    try:
+        cli.main()
+        return 0
+    except SystemExit as end:
+        return int(end.code or 0)
+    finally:
+        sys.argv = before
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.toml").write_text(SETTINGS)
+    return tmp_path
+
+
+def test_a_run_goes_on_where_a_guard_is_away(here: Path) -> None:
+    assert discretion("guards", "config.toml", "--out", "guards", "--json") == 0
+    files = ("clients.addresses=guards/addresses.toml", "clients.key=guards/operator.key")
+    words = [word for file in files for word in ("-c", file)]
+    strict = here / "guards" / "c1" / "GUARD.toml"
+    strict.write_text(strict.read_text().replace("rounds = 4", "rounds = 3"))
+    guards = [Process(here / "guards" / name / "GUARD.toml").ready() for name in ("c0", "c1")]
+    try:
+        assert discretion("run", "config.toml", "--out", "far", "--on", "guards", *words, "--json") == 0
+    finally:
+        for guard in guards:
+            guard.end()
+    far = RunFolder(here / "far")
+    heard = [json.loads(line) for line in far.answers.read_text().splitlines()]
+    assert [each["round"] for each in heard] == [1, 2, 3, 4]
+    assert sum(each["lost"] for each in heard) > 0
+    assert {name for each in heard for name in each["refused"]} == {"c1"}
+    assert all(each["asked"] == each["answered"] + each["lost"] + len(each["refused"]) for each in heard)
+    assert "c1 in far from round" in far.report.read_text() and "it takes at most 3" in far.report.read_text()
+
+
+def test_all_guards_there_the_model_is_the_same(here: Path) -> None:
+    assert discretion("guards", "config.toml", "--out", "guards", "--json") == 0
+    files = ("clients.addresses=guards/addresses.toml", "clients.key=guards/operator.key")
+    words = [word for file in files for word in ("-c", file)]
+    guards = [Process(here / "guards" / f"c{i}" / "GUARD.toml") for i in range(4)]
+    try:
+        for guard in guards:
+            guard.ready()
+        assert discretion("run", "config.toml", "--out", "far", "--on", "guards", *words, "--json") == 0
+    finally:
+        codes = [guard.end() for guard in guards]
+    assert codes == [0] * 4
+    with Ledger.existing(here / "far" / "ledger.sqlite") as server:
+        for i in range(4):
+            with Ledger.existing(here / "guards" / f"c{i}" / "guard" / "ledger.sqlite") as own:
+                assert own.spent()[0] == pytest.approx(server.spent()[i], rel=1e-9)
+    assert discretion("run", "config.toml", "--out", "near", "--json") == 0
+    far, near = (safetensors.numpy.load_file(here / name / "model.safetensors") for name in ("far", "near"))
+    for name in near:
+        assert far[name] == pytest.approx(near[name], abs=1e-5)
+    ids = [json.loads((here / name / "run.json").read_text())["id"] for name in ("far", "near")]
+    assert ids[0] == ids[1]
+
+
+def test_a_guard_says_what_it_would_approve(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert discretion("guards", "config.toml", "--json") == 0
+    capsys.readouterr()
+    assert discretion("guard", "guards/c1/GUARD.toml", "--show", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["client"] == "c1" and shown["records"] == 30
+    assert f'linear = "{shown["models"]["linear"]}"' in Path("guards/c1/GUARD.toml").read_text()
+    assert discretion("guards", "config.toml") == 2 and discretion("guard", "none.toml") == 2
+    assert discretion("key", "guards/operator.key") == 2
+    assert discretion("key", "new.key") == 0 and len(capsys.readouterr().out.strip()) == 64
+
+
+def test_a_run_without_guards_to_ask_does_not_start(here: Path) -> None:
+    assert (
+        discretion("run", "config.toml", "--on", "guards", "--out", "far", "--json") == ConfigError.exit_code
+    )
+
+
+# what is started on this machine
+
+
+@pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")  # they are meant to go on without us
+def test_down_ends_exactly_what_was_started(tmp_path: Path) -> None:
+    inner = "import subprocess; subprocess.run(['sleep', '98'])"
+    local._start(tmp_path, "one", ["sleep", "99"])
+    local._start(tmp_path, "two", [sys.executable, "-c", inner])
+    ours = local._recorded(tmp_path)
+    other = subprocess.Popen(["sleep", "97"])
+    try:
+        with (tmp_path / "processes.jsonl").open("a") as file:  # as if a number had been given away since
+            file.write(json.dumps({"name": "three", "pid": other.pid, "since": 1}) + "\n")
+        said: list[str] = []
+        local.down(tmp_path, said.append)
+        assert said == ["Ended 2 processes."] and all(local._is_over(entry["pid"]) for entry in ours)
+        assert other.poll() is None
+        local.down(tmp_path, said.append)
+        assert said[1] == "Ended 0 processes."
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_certificates_and_keys_are_what_tls_and_nodes_need(tmp_path: Path) -> None:
+    local.write(tmp_path, ("a", "b"), 12345)
+    for secret in ("certificates/server.key", "nodes/a", "nodes/b"):
+        assert stat.S_IMODE((tmp_path / secret).stat().st_mode) == 0o600
+    assert (tmp_path / "nodes" / "a.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+    keys = tmp_path / "certificates"
+    ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ours.load_cert_chain(keys / "server.pem", keys / "server.key")
+    theirs = ssl.create_default_context(cafile=str(keys / "ca.crt"))
+    for name, good in (("127.0.0.1", True), ("localhost", True), ("example.org", False)):
+        to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = theirs.wrap_bio(to_client, to_server, server_hostname=name)
+        server = ours.wrap_bio(to_server, to_client, server_side=True)
+        assert agree(client, server) == good
+
+
+def agree(client: ssl.SSLObject, server: ssl.SSLObject) -> bool:
+    for _ in range(5):
+        for side in (client, server):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError:
+                return False
+    return client.version() is not None
+
+
+def test_without_flower_it_says_what_is_missing(here: Path) -> None:
+    if find_spec("flwr") is None:
+        with pytest.raises(InputError, match="pip install 'discretion\\[flower\\]'"):
+            project.submit(here, "here", "")
+    with pytest.raises(InputError, match="discretion flower init"):
+        local.up(here, print)
