@@ -141,7 +141,8 @@ def main() -> None:
     print("# Figures that need no training\n")
     print(
         f"Made by `python benchmarks/figures.py` on {datetime.now(UTC):%Y-%m-%d}. The game: 100 clients,\n"
-        "levels U(0.01, 12), privacy weights U(0, 1), 600 records each, T = 30, K = 20 but in Figure 6; one seed.\n"
+        "levels U(0.01, 12), privacy weights U(0, 1), 600 records each, T = 30, K = 20 but in Figure 6;\n"
+        "one seed.\n"
     )
     game = game_of(20)
     mean_field(game)
