@@ -5,7 +5,8 @@ import pytest
 
 from discretion.accounting import Pld, gaussian, noise_multiplier, noise_scale
 from discretion.methods import parts
-from discretion.methods.parts import draw, finite, own_phases, schedule_scale, spread, whole_gaussian
+from discretion.methods.parts import draw, finite, own_phases, schedule_scale, whole_gaussian
+from discretion.problems.pool import spread
 from discretion.steps import Steps
 
 

@@ -17,13 +17,12 @@ import numpy as np
 from discretion.accounting import noise_multiplier
 from discretion.combine import Combine
 from discretion.methods.details import Details
-from discretion.methods.parts import cohort_of, finite, shares
-from discretion.methods.privacy_aware import noise_curve, plan_of_turns
+from discretion.methods.parts import cohort_of, finite
+from discretion.methods.privacy_aware import plan_of_turns, probabilities
 from discretion.phase import Phase
 from discretion.plan import Plan
-from discretion.population import Floats, Population
+from discretion.population import Population
 from discretion.problems import pool
-from discretion.problems import selection as problem
 from discretion.problems.turns import even_turns
 
 
@@ -69,7 +68,7 @@ def plan_records(
     weight of noise against bias, 0 for the default; average: the result is a mean of the models, each
     counting so much less than the next, 0 for the last; seed: of the order of turns."""
     cohort = cohort_of(population, rate)
-    p = _chances(population, rounds, cohort, steps, batch, tradeoff)
+    p = probabilities(population, rounds, cohort, steps, batch, tradeoff, "tight")
     turns = even_turns(p, cohort, rounds, seed)
     weight = np.full(len(population), 1 / cohort)
     made = plan_of_turns("concert_records", population, turns, clip, weight, steps, batch, "tight")
@@ -81,19 +80,4 @@ def explain_records(
 ) -> Details:
     """Each client's share of the turns."""
     cohort = cohort_of(population, rate)
-    return Details(chance=_chances(population, rounds, cohort, steps, batch, tradeoff))
-
-
-def _chances(
-    population: Population, rounds: int, cohort: int, steps: int, batch: float, tradeoff: float
-) -> Floats:
-    """(N,) each client's share of the turns; noise weighs N times what it does in privacy-aware selection.
-
-    Problem 1 takes the bias of p as if all clients' gradients conspired: as the sum of |p - u|. Where budgets
-    have nothing to do with data, deviations cancel as the root of the number of clients, and what counts is
-    1 / sqrt(N) of that sum, in squares 1 / N.
-    """
-    share = shares(population)
-    intercept, slope = noise_curve(population, rounds, cohort, steps, batch)
-    weight = tradeoff or len(population) * problem.default_weight(share, slope, intercept)
-    return problem.select_affine(share, intercept, slope, weight)
+    return Details(chance=probabilities(population, rounds, cohort, steps, batch, tradeoff, "tight"))
