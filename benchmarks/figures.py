@@ -139,12 +139,9 @@ def sampling() -> None:
 
 def main() -> None:
     print("# Figures that need no training\n")
-    print(
-        f"Made by `python benchmarks/figures.py` on {datetime.now(UTC):%Y-%m-%d}. The game: 100 clients, levels"
-    )
-    print(
-        "U(0.01, 12), privacy weights U(0, 1), 600 records each, T = 30, K = 20 but in Figure 6; one seed.\n"
-    )
+    print(f"Made by `python benchmarks/figures.py` on {datetime.now(UTC):%Y-%m-%d}. The game: 100 clients,")
+    print("levels U(0.01, 12), privacy weights U(0, 1), 600 records each, T = 30, K = 20 (but in Figure 6).")
+    print("One seed.\n")
     game = game_of(20)
     mean_field(game)
     worth(game)
