@@ -197,15 +197,16 @@ def test_processes_go_with_the_clients() -> None:
 
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # else ignored where tests run in the background
 import numpy as np
 from discretion.orders import Order
 from test_workers import clients, processes
 made = clients(2)
-who = np.array([0, 1, 2, 3, 4] * 50_000)  # more than can be done before the signal comes
+who = np.array([0, 1, 2, 3, 4] * 5000)
 if sys.argv[1] == "busy":
     made._together = 1
-    updates = made.updates(Order(1, 9, made.initial(), who, np.repeat(np.arange(50_000), 5)))
+    updates = made.updates(Order(1, 9, made.initial(), who, np.repeat(np.arange(5000), 5)))
     next(updates)
     print(*processes(made), flush=True)
     for _ in updates:
