@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,14 @@ def test_a_new_version_of_an_experiment_is_done_anew(tmp_path: Path) -> None:
     first = made(tmp_path)[0]
     second = made(tmp_path, SMALL.replace("seeds = 2", "seeds = 2\nversion = 2"))[0]
     assert first.config == second.config and first.digest != second.digest
+
+
+def test_what_is_by_default_or_only_about_speed_undoes_no_result(tmp_path: Path) -> None:
+    cell = made(tmp_path)[0]
+    train = cell.config.train.model_copy(update={"threads": 7, "order": cell.config.train.order})
+    same = replace(cell, config=cell.config.model_copy(update={"train": train}))
+    other = replace(cell, config=cell.config.model_copy(update={"seed": 99}))
+    assert same.config != cell.config and same.digest == cell.digest != other.digest
 
 
 def test_a_cell_that_fails_is_named_and_others_go_on(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import tomli_w
+
 from discretion import __version__
 from discretion.accounting import Certificate
 from discretion.config import Config, make
@@ -35,8 +37,13 @@ class Cell:
 
     @property
     def digest(self) -> str:
-        """Of all that decides the result."""
-        content = f"{FORMAT}\n{self.version}\n{self.config.to_toml()}"
+        """Of all that decides the result.
+
+        Settings that are as by default are left out, so that a new one undoes no result; when a default
+        changes, the experiment's version does.
+        """
+        decided = self.config.deciding().model_dump(exclude={"clients", "after"}, exclude_defaults=True)
+        content = f"{FORMAT}\n{self.version}\n{tomli_w.dumps(decided)}"
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
