@@ -88,7 +88,9 @@ def trials(experiment: Experiment, tuning: Tuning) -> list[tuple[Cell, Point]]:
 
 
 def _free(method: str, tuning: Tuning) -> dict[str, tuple[Parameter, ...]]:
-    taken = find(method).parameters
+    taken = {*find(method).parameters}
+    if "clip" in taken:
+        taken.add("clipping")  # by layers or not: of every plan that clips
     return {
         name: values
         for name, values in tuning.grid.items()
