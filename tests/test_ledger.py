@@ -18,8 +18,9 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 
 from discretion.accounting import certify, noise_multiplier, spent
+from discretion.book import VERSION, Rule
 from discretion.errors import BudgetError, LedgerError, PopulationError
-from discretion.ledger import VERSION, Ledger, Rule
+from discretion.ledger import Ledger
 from discretion.orders import Order, Updates
 from discretion.phase import Phase
 from discretion.plan import Plan
@@ -279,7 +280,7 @@ def test_reserving_committing_and_finishing_again_changes_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = map(str, itertools.count())
-    monkeypatch.setattr("discretion.ledger._now", lambda: next(clock))
+    monkeypatch.setattr("discretion.ledger.now", lambda: next(clock))
     population = people()
 
     def everything() -> list[str]:
@@ -700,7 +701,7 @@ def test_files_that_cannot_be_a_ledger_are_refused(tmp_path: Path) -> None:
 def test_a_ledger_in_use_is_a_ledger_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connect = sqlite3.connect
     monkeypatch.setattr(
-        "discretion.ledger.sqlite3.connect",
+        "discretion.book.sqlite3.connect",
         lambda *args, **kwargs: connect(*args, **{**kwargs, "timeout": 0.05}),
     )
     population = people()
@@ -763,7 +764,7 @@ def test_a_commit_that_fails_is_taken_back_and_the_ledger_goes_on(
     """A reader that holds the file may block the writer at the very end of its transaction."""
     connect = sqlite3.connect
     monkeypatch.setattr(
-        "discretion.ledger.sqlite3.connect",
+        "discretion.book.sqlite3.connect",
         lambda *args, **kwargs: connect(*args, **{**kwargs, "timeout": 0.05}),
     )
     population = people()
@@ -853,7 +854,8 @@ def test_a_failure_inside_a_transaction_takes_all_of_it_back(
 OPEN = """
 import os, signal, sys
 from contextlib import contextmanager
-from discretion.ledger import VERSION, Ledger
+from discretion.book import VERSION
+from discretion.ledger import Ledger
 from discretion.plan import Plan
 from discretion.population import Population
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discretion.accounting import Pld, certify, filter, noise_multiplier, renyi
+from discretion.book import Rule
 from discretion.errors import BudgetError, LedgerError
-from discretion.ledger import Ledger, Rule
+from discretion.ledger import Ledger
 from discretion.orders import Order, Updates
 from discretion.phase import Phase
 from discretion.pick import Reading

@@ -2,14 +2,8 @@
 
 import json
 import math
-import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,42 +11,13 @@ from numpy.typing import NDArray
 from discretion.accounting import filter, renyi
 from discretion.accounting.spent import TIGHT
 from discretion.accounts import Accounts, record
-from discretion.errors import BudgetError, LedgerError, nearest
+from discretion.book import Book, now
+from discretion.errors import BudgetError, LedgerError
 from discretion.plan import Plan
 from discretion.population import Floats, Ints, Population
 from discretion.steps import Steps
 
-VERSION = 1_400_006  # of the tables below; says whose file it is
-# Clients of a run are numbered by `place`. Rates and multipliers are lists with an entry for each class,
-# `releases` of a round is a number for all or lists of places and numbers, `refused` a list of places.
-SCHEMA = """
-CREATE TABLE about (rule TEXT);
-CREATE TABLE client (name TEXT PRIMARY KEY, epsilon REAL, delta REAL);
-CREATE TABLE change (number INTEGER PRIMARY KEY, client TEXT, epsilon REAL, note TEXT, made TEXT);
-CREATE TABLE run (
-    id TEXT PRIMARY KEY, plan TEXT, noise TEXT, method TEXT, unit TEXT, adjacency TEXT, promise TEXT,
-    rounds INTEGER, unprotected INTEGER, changes INTEGER, admitted TEXT, closed TEXT);
-CREATE TABLE member (run TEXT, place INTEGER, client TEXT, class INTEGER, PRIMARY KEY (run, place));
-CREATE TABLE price (run TEXT, price INTEGER, rate TEXT, multiplier TEXT, PRIMARY KEY (run, price));
-CREATE TABLE phase (
-    run TEXT, phase INTEGER, part INTEGER, rounds INTEGER, price INTEGER, releases TEXT,
-    PRIMARY KEY (run, phase, part));
-CREATE TABLE round (
-    number INTEGER PRIMARY KEY, run TEXT, round INTEGER, phase INTEGER, state TEXT, refused TEXT,
-    reserved TEXT, committed TEXT, changes INTEGER, UNIQUE (run, round));
-"""
-
-Rule = Literal["planned", "adaptive"]
 Mask = NDArray[np.bool_]
-
-
-class Change(NamedTuple):
-    """A top-up of a client's epsilon, or a withdrawal."""
-
-    client: str
-    by: float
-    note: str
-    made: str
 
 
 class Run(NamedTuple):
@@ -70,7 +35,7 @@ class Run(NamedTuple):
     closed: str | None
 
 
-class Ledger:
+class Ledger(Book):
     """What each client has spent, over all runs that share this file, by one of two rules.
 
     Planned: a run's whole plan is admitted or refused before its first round, by tight accounting.
@@ -94,179 +59,10 @@ class Ledger:
         Who took part in a round is not recorded: the coins are secret. Who refused is: budgets are not.
     """
 
-    def __init__(self, path: Path | str, population: Population, rule: Rule = "planned") -> None:
-        self._open(path)
-        try:
-            with self._transaction():
-                self._lay_out(rule)
-                self._enrol(population)
-            self._begin(population)
-            self._journal("WAL")
-        except BaseException:
-            self._db.close()
-            raise
-
-    @classmethod
-    def existing(cls, path: Path | str) -> "Ledger":
-        """The ledger in this file, with all clients that are on record."""
-        if not Path(path).is_file():
-            raise LedgerError(f"there is no ledger {path}: give the ledger.sqlite of a run, or a shared one")
-        self = cls.__new__(cls)
-        self._open(path)
-        try:
-            with self._transaction("DEFERRED"):
-                self._lay_out(None)
-            rows = self._read("SELECT name, epsilon, delta FROM client ORDER BY rowid")
-            names, epsilon, delta = zip(*rows, strict=True)
-            self._begin(replace(Population.of(epsilon, np.array(delta)), client=names))
-        except BaseException:
-            self._db.close()
-            raise
-        return self
-
-    def _open(self, path: Path | str) -> None:
-        self._path = str(path)
-        try:
-            self._db = sqlite3.connect(self._path, isolation_level=None, timeout=30.0)
-            self._db.execute("PRAGMA synchronous = EXTRA")
-        except sqlite3.Error as problem:
-            raise LedgerError(f"cannot open the ledger {self._path}: {problem}") from None
-
-    def _journal(self, mode: Literal["WAL", "DELETE"]) -> None:
-        """Each mode is as safe; one write to disk for a transaction with WAL, about five without.
-
-        Where another process keeps it from being changed, all go on as before.
-        """
-        with suppress(sqlite3.Error):
-            self._db.execute(f"PRAGMA journal_mode = {mode}")
-
-    def _lay_out(self, rule: Rule | None) -> None:
-        """Make the tables in a new file; refuse a file that is something else, or keeps another rule."""
-        tables = self._read("SELECT name FROM sqlite_schema")
-        ((version,),) = self._read("PRAGMA user_version")
-        if (tables and version != VERSION) or (not tables and rule is None):
-            raise LedgerError(f"{self._path} is not a ledger of Discretion, or of another version")
-        if not tables:
-            for statement in SCHEMA.split(";"):
-                self._db.execute(statement)
-            self._db.execute(f"PRAGMA user_version = {VERSION}")
-            self._db.execute("INSERT INTO about VALUES (?)", [rule])
-        self.rule: Rule
-        ((self.rule,),) = self._read("SELECT rule FROM about")
-        if rule not in (None, self.rule):
-            raise LedgerError(
-                f"the ledger {self._path} goes by the rule {self.rule}, not {rule}. A ledger keeps its rule: "
-                f"set rule to {self.rule}, or use another ledger for other data."
-            )
-
     def _begin(self, population: Population) -> None:
-        self.population = population
-        self._place = {name: i for i, name in enumerate(population.client)}
-        first = dict(self._read("SELECT name, epsilon FROM client"))
-        self._first = np.array([first[name] for name in population.client])
+        super()._begin(population)
         self._accounts = Accounts(self._read, self._place)
         self._divergences: dict[bytes, Floats] = {}  # (N, rungs) of a step, by its rates and multipliers
-
-    def close(self) -> None:
-        self._journal("DELETE")  # one file again, that can be copied, moved and read where nobody may write
-        self._db.close()
-
-    def __enter__(self) -> "Ledger":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @contextmanager
-    def _transaction(self, kind: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE") -> Iterator[None]:
-        """Deferred is for reading: everything as it was at one moment."""
-        try:
-            self._db.execute(f"BEGIN {kind}")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as problem:
-            raise LedgerError(f"the ledger {self._path} cannot be used now: {problem}") from None
-
-    def _read(self, query: str, values: Sequence[object] = ()) -> list[Any]:
-        try:
-            return self._db.execute(query, values).fetchall()
-        except sqlite3.Error as problem:
-            raise LedgerError(f"the ledger {self._path} cannot be used now: {problem}") from None
-
-    def _enrol(self, population: Population) -> None:
-        """Enter new clients; a client that is on record keeps the budget that is on record."""
-        rows = self._read("SELECT name, epsilon, delta FROM client")
-        known = {name: (epsilon, delta) for name, epsilon, delta in rows}
-        changed = self._changed()
-        new = []
-        budgets = zip(population.epsilon.tolist(), population.delta.tolist(), strict=True)
-        for name, (epsilon, delta) in zip(population.client, budgets, strict=True):
-            if name not in known:
-                new.append((name, epsilon, delta))
-                continue
-            first, its_delta = known[name]
-            now = first + changed.get(name, 0.0)
-            as_changed = name in changed and math.isclose(epsilon, now, rel_tol=1e-9)
-            if delta != its_delta or not (epsilon == first or as_changed):
-                raise LedgerError(
-                    f"client {name} has the budget (epsilon {now:g}, delta {its_delta:g}) in {self._path}, "
-                    f"but (epsilon {epsilon:g}, delta {delta:g}) in the population. A budget holds for life: "
-                    "use the population.csv of the earlier run, another ledger for other data, or change "
-                    "the budget with `discretion ledger`."
-                )
-        self._db.executemany("INSERT INTO client VALUES (?, ?, ?)", new)
-
-    def _changed(self) -> dict[str, float]:
-        """By how much budgets were changed, top-ups and withdrawals together."""
-        return dict(self._read("SELECT client, SUM(epsilon) FROM change GROUP BY client"))
-
-    @property
-    def budget(self) -> Floats:
-        """(N,) epsilon that each client allows now, over its life: top-ups and withdrawals included."""
-        return self._budget(self._last_change())
-
-    def _budget(self, last: int) -> Floats:
-        """(N,) epsilon that each client allowed when `last` was the last change, and later top-ups."""
-        query = "SELECT client, SUM(epsilon) FROM change WHERE number <= ? OR epsilon > 0 GROUP BY client"
-        now = self._first.copy()
-        for name, by in self._read(query, [last]):
-            if name in self._place:
-                now[self._place[name]] += by
-        return np.asarray(np.maximum(now, 0.0))
-
-    def _last_change(self) -> int:
-        ((number,),) = self._read("SELECT COALESCE(MAX(number), 0) FROM change")
-        return int(number)
-
-    @property
-    def changes(self) -> list[Change]:
-        """Of all clients on record, in the order in which they were made."""
-        return [Change(*row) for row in self._read("SELECT client, epsilon, note, made FROM change")]
-
-    def change_budget(self, client: str, by: float, note: str = "") -> None:
-        """Top up a client's epsilon, or withdraw some of it (by < 0): an entry that stays on record.
-
-        What is spent already stays spent: where more was withdrawn than is left, the client refuses whatever
-        costs anything. A top-up replaces the promise by a weaker one. What is proved is each promise for
-        which it was settled beforehand, not in the light of releases, that it would be the last.
-        """
-        if client not in self._place:
-            near = nearest(client, self._place)
-            raise LedgerError(f"there is no client {client!r} in the ledger {self._path}.{near}")
-        if not (math.isfinite(by) and by != 0):
-            raise LedgerError(f"a budget is changed by a finite number, up or down; found {by}")
-        if math.isinf(self._first[self._place[client]]):
-            raise LedgerError(
-                f"client {client} has no limit, so a change would change nothing: its data is public. "
-                "Use a ledger in which it has a budget."
-            )
-        with self._transaction():
-            self._db.execute("INSERT INTO change VALUES (NULL, ?, ?, ?, ?)", [client, by, note, _now()])
 
     @property
     def runs(self) -> list[Run]:
@@ -379,7 +175,7 @@ class Ledger:
         about = [run, plan.digest(), noise, plan.method, plan.unit, plan.adjacency, plan.promise]
         self._db.execute(
             "INSERT INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
-            [*about, plan.rounds, unprotected, self._last_change(), _now()],
+            [*about, plan.rounds, unprotected, self._last_change(), now()],
         )
         record(self._db, run, plan, self._own(plan))
 
@@ -442,7 +238,7 @@ class Ledger:
         refused = json.dumps(np.flatnonzero(~willing).tolist())
         self._db.execute(
             "INSERT INTO round VALUES (NULL, ?, ?, ?, 'reserved', ?, ?, NULL, ?)",
-            [run, round_, phase, refused, _now(), last],
+            [run, round_, phase, refused, now(), last],
         )
         return willing
 
@@ -479,7 +275,7 @@ class Ledger:
         self._db.execute(
             "UPDATE round SET state = 'committed', committed = ? "
             "WHERE run = ? AND round = ? AND state = 'reserved'",
-            [_now(), run, round_],
+            [now(), run, round_],
         )
 
     def finish(self, run: str, kept: int | None = None) -> None:
@@ -487,7 +283,7 @@ class Ledger:
         with self._transaction():
             if kept is not None:
                 self._commit(run, kept)
-            self._db.execute("UPDATE run SET closed = ? WHERE id = ? AND closed IS NULL", [_now(), run])
+            self._db.execute("UPDATE run SET closed = ? WHERE id = ? AND closed IS NULL", [now(), run])
 
     def states(self, run: str) -> list[tuple[int, str]]:
         """Each round of the run that is on record, with 'reserved' or 'committed'."""
@@ -525,7 +321,3 @@ class Ledger:
     def _ladder(self) -> Ints:
         """(N, rungs) orders that count, by the budgets that clients came with."""
         return filter.ladder(self._first, self.population.delta)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
