@@ -19,8 +19,8 @@ import numpy as np
 from discretion.accounting import noise_multiplier
 from discretion.combine import Combine
 from discretion.methods.details import Details
-from discretion.methods.parts import cohort_of, finite
-from discretion.methods.privacy_aware import noise_curve, plan_of_turns, probabilities, shares
+from discretion.methods.parts import cohort_of, finite, shares
+from discretion.methods.privacy_aware import noise_curve, plan_of_turns, probabilities
 from discretion.phase import Phase
 from discretion.plan import Plan
 from discretion.population import Floats, Population
