@@ -169,9 +169,7 @@ def _by_size(config: Config, dataset: Dataset, declared: Population | None) -> P
     )
 
 
-def _by_owner(
-    dataset: Dataset, declared: Population | None, least: int
-) -> tuple[tuple[str, ...], Partition]:
+def _by_owner(dataset: Dataset, declared: Population | None, least: int) -> tuple[tuple[str, ...], Partition]:
     """One client for each owner in the data that has so many records, in the order of the population if there
     is one."""
     owner = dataset.owner

@@ -28,7 +28,7 @@ def selection_cnn(dataset: Dataset) -> nn.Module:
 
 
 class NextCharacter(nn.Module):
-    """An embedding of 8, one LSTM layer of 64, and the logits of the next character: 24,784 parameters for 80."""
+    """An embedding of 8, one LSTM layer of 64 and the logits of the next character: 24,784 parameters."""
 
     def __init__(self, tokens: int) -> None:
         super().__init__()
