@@ -119,8 +119,10 @@ def test_random_stacks_have_the_sums_of_their_exact_gradients() -> None:
         two = (lengths[0], sum(lengths[1:])) if len(lengths) > 1 else ()
         for layers in ((), lengths, two):
             for clip in (np.inf, float(np.median(np.linalg.norm(rows, axis=1)))):
-                found = sums.clipped_sum(start, chosen, clip, layers)
-                expected = clipped(rows[chosen], clip, layers).sum(0)
+                found, squares = sums.sum_and_squares(start, chosen, clip, layers)
+                each = clipped(rows[chosen], clip, layers)
+                expected = each.sum(0)
+                assert squares == pytest.approx(np.square(each).sum(), rel=2e-5, abs=1e-9)
                 assert np.linalg.norm(found - expected) < 2e-5 * np.linalg.norm(expected) + 1e-9, (
                     seed,
                     model,

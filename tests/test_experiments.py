@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from discretion import engine
 from discretion.errors import ConfigError, DataError, DiscretionError
 from discretion.experiments import command
 from discretion.experiments.cells import Cell, Result, cells, read_result, result_path
+from discretion.experiments.drawing import COLOURS, DASHES, Curve, draw
 from discretion.experiments.obtaining import with_data
 from discretion.experiments.reading import Experiment, merged, read, shipped
 from discretion.experiments.running import Running, run
@@ -383,3 +385,21 @@ def test_the_model_of_selection_has_the_layers_that_are_printed() -> None:
     model = models.build("discretion.experiments.models:selection_cnn", blank, 0)
     shapes = [tuple(weight.shape[:2]) for weight in model.parameters() if weight.ndim > 1]
     assert shapes == [(16, 1), (32, 16), (512, 1568), (32, 512), (10, 32)]
+
+
+def test_the_model_of_shakespeare_is_trained_by_compiled_code() -> None:
+    text = datasets.Split(np.zeros((4, 12), dtype=np.uint8), np.zeros(4, dtype=np.int64))
+    blank = datasets.Dataset("blank", text, text, 80, "text", "made")
+    model = models.build("discretion.experiments.models:lstm_small", blank, 0)
+    assert sum(p.numel() for p in model.parameters()) == 24_784
+    assert engine.sequence_of(model, 12) is not None
+
+
+def test_a_curve_has_the_look_and_the_axis_the_unit_that_are_given() -> None:
+    rounds, nothing = np.array([1, 2]), np.zeros(2)
+    plain = Curve("plain", rounds, np.array([5.0, 12.0]), nothing)
+    given = Curve("given", rounds, np.array([3.0, 30.0]), nothing, look=(4, 1))
+    shown = draw("spent", [plain, given], unit="")
+    assert f'stroke="{COLOURS[0]}"' in shown and f'stroke="{COLOURS[4]}"' in shown
+    assert shown.count(f'stroke-dasharray="{DASHES[1]}"') == 1
+    assert ">30<" in shown and "%" not in shown and ">30 %<" in draw("accuracy", [plain, given])

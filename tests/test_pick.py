@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
+from discretion import engine
+from discretion.clients import statistics
 from discretion.clients.local import LocalClients
 from discretion.errors import PlanError
 from discretion.orders import Order
 from discretion.pick import READS, Reading, Rule, optimal_chances
+from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
 
@@ -199,3 +203,55 @@ def test_statistics_are_what_they_say() -> None:
     for rule in RULES:
         found = clients.statistics(order, Reading(rule, 1, 1.5)).value
         np.testing.assert_allclose(found[0], expected[rule], rtol=1e-4)
+
+
+SIZES = np.array([9, 0, 31, 1, 17])
+IMAGES = np.random.default_rng(7).integers(0, 256, (60, 1, 16, 16), dtype=np.uint8)
+LABELS = np.random.default_rng(8).integers(0, CLASSES, 60)
+
+
+def one_client(model: nn.Module, records: np.ndarray, rule: Rule, bound: float) -> list[float]:
+    """Record by record, with torch's own backward."""
+    total, squares, losses = torch.zeros(models.flatten(model).size, dtype=torch.float64), 0.0, 0.0
+    for number in records:
+        inputs = (torch.from_numpy(IMAGES[number : number + 1]).float() / 255 - 0.5) / 0.3
+        loss = functional.cross_entropy(model(inputs), torch.from_numpy(LABELS[number : number + 1]))
+        slope = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))]).double()
+        slope *= min(1.0, bound / float(slope.norm()))
+        total, squares = total + slope, squares + float(slope.square().sum()) / bound
+        losses += min(loss.item(), bound)
+    labels: list[float] = (bound * np.bincount(LABELS[records], minlength=CLASSES)).tolist()
+    norm = float(total.norm())
+    return {
+        "largest_loss": [losses],
+        "norm": [norm],
+        "class_balance": labels,
+        "diversity": [norm, squares],
+    }[rule]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("rule", RULES)
+def test_many_clients_read_as_each_alone(rule: Rule, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is asked, in any order, also one without records, and nobody."""
+    if compiled and not engine.available():
+        pytest.skip("the compiled code was not built")
+    monkeypatch.setattr(engine, "available", lambda: compiled)
+    monkeypatch.setattr(statistics, "GATHERED", 20 * 256)  # so that clients' records are torn apart
+    monkeypatch.setattr(statistics, "BATCH", 20)
+    split = Split(IMAGES, LABELS)
+    dataset = Dataset("made", split, split, CLASSES, "image", "made", mean=0.5, std=0.3)
+    index = np.random.default_rng(9).permutation(60)[: SIZES.sum()]
+    partition = Partition(index, np.concatenate([[0], np.cumsum(SIZES)]))
+    model = models.build("cnn_small", dataset, 0)
+    clients = LocalClients(dataset, partition, model, workers=1)
+    assert (clients._stack is not None) == compiled
+    for who in ([0, 1, 2, 3, 4], [4, 2, 2], [1], []):
+        asked = np.array(who, dtype=np.int64)
+        order = Order(1, 0, clients.initial(), asked, np.zeros_like(asked))
+        found = clients.statistics(order, Reading(rule, 1, 1.1))
+        expected = [one_client(model, partition.of(client), rule, 1.1) for client in who]
+        assert found.place.tolist() == list(range(len(who))) and found.value.ndim == 2
+        assert found.value.dtype == np.float64 and len(found.value) == len(who)
+        if who:
+            np.testing.assert_allclose(found.value, expected, rtol=2e-5, atol=1e-6)

@@ -324,6 +324,15 @@ def test_natural_clients_are_those_of_the_table(tmp_path: Path, small_config: Pa
     people.write_text(people.read_text().replace(f"c,2,1e-5,{sizes['c']}", "c,2,1e-5,99"))
     with pytest.raises(DataError, match=f"client c declares 99 records, but holds {sizes['c']}"):
         divide(declared, dataset)
+    most = max(sizes.values())
+    assert sorted(sizes.values())[-2] < most
+    few = [*changes, f"data.records={most}"]
+    population, alone = divide(config.read(small_config, few), dataset)
+    assert population.client == tuple(name for name in "abc" if sizes[name] == most)  # others are left out
+    again, same = divide(config.read(small_config, few), dataset, population)
+    assert again.client == population.client
+    np.testing.assert_array_equal(alone.index, partition.of("abc".index(population.client[0])))
+    np.testing.assert_array_equal(same.index, alone.index)
     people.write_text("client,epsilon,delta,size\nann,2,1e-5,30\n")
     with pytest.raises(DataError, match="different clients, such as a, ann"):
         divide(declared, dataset)

@@ -58,7 +58,11 @@ class DataConfig(Section):
     sizes: Literal["even", "varied"] = Field(
         "even", description="even, or varied: proportional to U(0.5, 1.5)"
     )
-    records: int = Field(0, ge=0, description="records for each client; 0: divide all of them")
+    records: int = Field(
+        0,
+        ge=0,
+        description="records for each client; 0: divide all of them; natural: who has fewer is left out",
+    )
 
 
 class ModelConfig(Section):

@@ -133,7 +133,7 @@ def divide(
     if config.clients.where != "here" and wanted.csv and population is not None:  # and so are their records
         return population, Partition(np.zeros(0, np.int64), np.zeros(len(population) + 1, np.int64))
     if data.partition == "natural":
-        names, partition = _by_owner(dataset, population)
+        names, partition = _by_owner(dataset, population, data.records)
     else:
         names, partition = None, _by_size(config, dataset, population)
     if population is None:
@@ -169,10 +169,12 @@ def _by_size(config: Config, dataset: Dataset, declared: Population | None) -> P
     )
 
 
-def _by_owner(dataset: Dataset, declared: Population | None) -> tuple[tuple[str, ...], Partition]:
-    """One client for each owner in the data, in the order of the population if there is one."""
+def _by_owner(dataset: Dataset, declared: Population | None, least: int) -> tuple[tuple[str, ...], Partition]:
+    """One client for each owner in the data that has so many records, in the order of the population if there
+    is one."""
     owner = dataset.owner
-    names = () if owner is None else tuple(dataset.owners[i] for i in np.unique(owner))
+    least, count = max(1, least), np.bincount(np.zeros(0, np.int64) if owner is None else owner)
+    names = tuple(dataset.owners[i] for i in np.flatnonzero(count >= least))
     if owner is not None and declared is not None:
         if set(declared.client) != set(names):
             odd = sorted(set(declared.client) ^ set(names))
@@ -181,10 +183,12 @@ def _by_owner(dataset: Dataset, declared: Population | None) -> tuple[tuple[str,
                 f"the population has {len(declared)}, {dataset.name} has records of {len(names)}"
             )
         number = {name: i for i, name in enumerate(declared.client)}
-        owner = np.array([number.get(name, -1) for name in dataset.owners])[owner]
+        owner = np.array(  # those left out come last, and have too few records
+            [number.get(name, len(declared) + i) for i, name in enumerate(dataset.owners)]
+        )[owner]
         names = declared.client
     return names, partitions.partition(
-        "natural", dataset.train.labels, None, np.random.default_rng(), owner=owner
+        "natural", dataset.train.labels, None, np.random.default_rng(), owner=owner, minimum=least
     )
 
 

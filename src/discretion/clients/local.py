@@ -76,7 +76,8 @@ class LocalClients:
 
     @cached_property
     def _reader(self) -> Reader:
-        return Reader(self._model, self._data, self._dataset.classes)
+        stack = self._stack if isinstance(self._stack, engine.Stack) else None
+        return Reader(self._model, self._data, self._dataset.classes, stack, self._records)
 
     @cached_property
     def _evaluation(self) -> Evaluation:
@@ -109,8 +110,8 @@ class LocalClients:
 
     def statistics(self, order: Order, reading: Reading) -> Statistics:
         """What a rule reads of each client asked, without noise; see `Reader.of`."""
-        each = [self._reader.of(order.model, self._partition.of(client), reading) for client in order.clients]
-        return Statistics(np.arange(len(each)), np.array(each, dtype=np.float64))
+        mine = [self._partition.of(client) for client in order.clients]
+        return Statistics(np.arange(len(mine)), self._reader.of(order.model, mine, reading))
 
     def updates(self, order: Order) -> Iterator[Updates]:
         """Of the clients asked.

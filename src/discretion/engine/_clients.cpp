@@ -69,8 +69,8 @@ void* open_sums(const Job* job) {
   return session;
 }
 
-// Adds to the total. 2 if there is no such record.
-int add_clipped(void* session, const Clipping* clipping, Int known) {
+// Adds to the total and the squares. 2 if there is no such record.
+int clip_and_add(void* session, const Clipping* clipping, Int known) {
   for (Int i = 0; i < clipping->count; i++)
     if (clipping->records[i] < 0 || clipping->records[i] >= known) return 2;
   return done([&] { static_cast<Session*>(session)->clipper.add(*clipping); });

@@ -19,7 +19,8 @@ struct Clipping {
   double clip;
   const Int* owner;  // (tensors,) the layer that each tensor of parameters is clipped with
   Int layers;
-  double* total;  // (size,)
+  double* total;    // (size,)
+  double* squares;  // (1,) the sum of the squared norms of what is added to the total
 };
 }
 
@@ -202,6 +203,7 @@ class Clipper : Worker {
 
   // Adds what is made of one record's gradient, and shortens the slopes of which the rest will be made.
   void add_one(Int n) {
+    for (Int k = 0; k < clipping->layers; k++) *clipping->squares += square[k] * factor[k] * factor[k];
     for (size_t l = 0; l < buffers.size(); l++) {
       const Layer& y = net.layers[l];
       Sums& s = sums[l];

@@ -23,6 +23,7 @@ class _Clipping(ctypes.Structure):
         ("owner", ctypes.c_void_p),
         ("layers", ctypes.c_int64),
         ("total", ctypes.c_void_p),
+        ("squares", ctypes.c_void_p),
     ]
 
 
@@ -64,6 +65,12 @@ class Sums:
             A record whose gradient has a number that is not finite, or is so long that float32 cannot
             shorten it, counts as zero.
         """
+        return self.sum_and_squares(model, chosen, clip, layers)[0]
+
+    def sum_and_squares(
+        self, model: Vector, chosen: Ints, clip: float, layers: tuple[int, ...]
+    ) -> tuple[Floats, float]:
+        """The same, and the sum of the squared norms of what is added up: at most clip² for each record."""
         owner = self._owners.get(layers)
         if owner is None:
             owner = self._owners[layers] = self._find_owners(layers)
@@ -71,7 +78,7 @@ class Sums:
         model = np.ascontiguousarray(model, np.float32)
         if model.shape != (self._size,):
             raise ValueError(f"expected a model of {self._size} parameters, found {model.shape}")
-        total = np.zeros(self._size)
+        total, squares = np.zeros(self._size), np.zeros(1)
         clipping = _Clipping(
             model.ctypes.data,
             chosen.ctypes.data,
@@ -80,13 +87,14 @@ class Sums:
             owner.ctypes.data,
             len(layers) or 1,
             total.ctypes.data,
+            squares.ctypes.data,
         )
-        done = self._code.add_clipped(self._session, ctypes.byref(clipping), ctypes.c_int64(self._count))
+        done = self._code.clip_and_add(self._session, ctypes.byref(clipping), ctypes.c_int64(self._count))
         if done == 1:
             raise MemoryError(f"no memory for {len(layers)} layers")
         if done == 2:
             raise ValueError(f"expected numbers of records below {self._count}")
-        return total
+        return total, float(squares[0])
 
     def _find_owners(self, layers: tuple[int, ...]) -> Ints:
         owner = owners(self._lengths, layers_of(layers, self._size))

@@ -1,4 +1,4 @@
-"""Accuracy over rounds as a small SVG, readable on light and dark pages, without any library."""
+"""Accuracy or spending over rounds as a small SVG, readable on light and dark pages, without any library."""
 
 import html
 import math
@@ -20,8 +20,9 @@ DASHES = ("", "6 4", "2 3")
 class Curve:
     label: str
     rounds: Ints  # (E,)
-    mean: Floats  # (E,) in per cent
+    mean: Floats  # (E,) in per cent, or epsilon
     std: Floats  # (E,) zeros for a single seed
+    look: tuple[int, int] | None = None  # colour and dash, else by its place
 
     @classmethod
     def over_seeds(cls, label: str, results: Sequence[Result]) -> "Curve":
@@ -31,7 +32,7 @@ class Curve:
         return cls(label, rounds, values.mean(axis=0), std)
 
 
-def draw(title: str, curves: Sequence[Curve]) -> str:
+def draw(title: str, curves: Sequence[Curve], unit: str = " %") -> str:
     """A line for each curve with a band of one standard deviation; names stand where the lines end."""
     last = max(int(curve.rounds[-1]) for curve in curves)
     low = min(float((curve.mean - curve.std).min()) for curve in curves)
@@ -54,7 +55,7 @@ def draw(title: str, curves: Sequence[Curve]) -> str:
     for tick, place in zip(ticks, y(ticks), strict=True):
         parts.append(
             f'<path d="M{LEFT} {place:.1f}H{WIDTH - RIGHT}" stroke="#777" stroke-opacity="0.25"/>'
-            f'<text x="{LEFT - 6}" y="{place + 4:.1f}" text-anchor="end">{tick:.0f} %</text>'
+            f'<text x="{LEFT - 6}" y="{place + 4:.1f}" text-anchor="end">{tick:.0f}{unit}</text>'
         )
     ticks = np.unique(np.linspace(0, last, 6).round())
     for tick, place in zip(ticks, x(ticks), strict=True):
@@ -62,8 +63,8 @@ def draw(title: str, curves: Sequence[Curve]) -> str:
     parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 4}" text-anchor="middle">round</text>')
     places = _apart([float(y(curve.mean)[-1]) for curve in curves])
     for number, (curve, place) in enumerate(zip(curves, places, strict=True)):
-        colour = COLOURS[number % len(COLOURS)]
-        dash = DASHES[number // len(COLOURS) % len(DASHES)]
+        hue, gaps = curve.look or (number % len(COLOURS), number // len(COLOURS) % len(DASHES))
+        colour, dash = COLOURS[hue], DASHES[gaps]
         across, line = x(curve.rounds), y(curve.mean)
         if curve.std.any():
             outline = np.concatenate([y(curve.mean + curve.std), y(curve.mean - curve.std)[::-1]])
