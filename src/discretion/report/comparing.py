@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from discretion.config import ClientsConfig
+from discretion.config import ClientsConfig, TrackConfig
 from discretion.errors import InputError
 from discretion.report.groups import Group, class_name, title
 from discretion.report.reading import Run
 
 # runs of one experiment may differ in these: they change nothing that the setting says
 PLACES = {f"clients.{name}" for name in ClientsConfig.model_fields}
+PLACES |= {f"track.{name}" for name in TrackConfig.model_fields}
 ASIDE = frozenset({"seed", "ledger", "train.device", "train.threads", "train.workers"} | PLACES)
 OPTIONS = "plan.options."
 SECTIONS = ("data", "population", "model")

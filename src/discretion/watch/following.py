@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from discretion.errors import DiscretionError
 from discretion.report.reading import Run, read_run
 from discretion.runs import RunFolder
@@ -42,7 +40,7 @@ class Seen:
 
     folder: Path
     status: Status
-    problem: str = ""  # why the folder cannot be read
+    problem: str = ""  # why the folder, or a line in it, cannot be read
     run: Run | None = None  # as it was made; its history is the one below
     done: int = 0  # rounds
     rounds: tuple[int, ...] = ()  # those with an evaluation
@@ -100,7 +98,7 @@ class Follow:
                 self._problem = str(problem)
                 return Seen(self._folder.path, "waiting", self._problem)
         try:
-            self._read_history()
+            self._read_history(self._run.plan.rounds)
             self._read_answers()
         except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as problem:
             self._problem = f"a line of {self._folder.path} cannot be read: {problem!r}"
@@ -127,12 +125,14 @@ class Follow:
             left=left,
         )
 
-    def _read_history(self) -> None:
+    def _read_history(self, rounds: int) -> None:
         anew, lines = self._history.lines()
         if anew:
-            self._evaluated, self._done = {}, 0
+            self._evaluated, self._done, self._problem = {}, 0, ""
         for line in lines:
             record = json.loads(line)
+            if not 0 < record["round"] <= rounds:
+                raise ValueError(f"round {record['round']} of {rounds}")
             self._done = int(record["round"])
             if record.get("accuracy") is not None:
                 loss = record.get("loss")
@@ -218,10 +218,3 @@ def is_locked(path: Path) -> bool | None:
     device = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}"
     name = f"{device}:{about.st_ino}"
     return any("FLOCK" in words and name in words for words in map(str.split, locks.splitlines()))
-
-
-def budget_spent(seen: Seen) -> np.ndarray:
-    """(C,) epsilon of the client of each budget class that uses most of its budget, so far; never too small."""
-    if seen.run is None:
-        return np.zeros(0)
-    return seen.run.certificate.spending.after(seen.counted)
