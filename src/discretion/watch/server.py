@@ -134,7 +134,6 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
-        self.close_connection = True
         self._send("text/plain", f"{status.phrase}: {why}.\n", status)
 
     def _head(self, kind: str, status: HTTPStatus) -> None:
@@ -142,11 +141,13 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         for name, value in HEADERS.items():
             self.send_header(name, value)
+        if status != HTTPStatus.OK:
+            self.send_header("Connection", "close")
 
     def _stream(self) -> None:
         """What has changed since it was last sent, as often as there is something; all of it at first."""
-        self.close_connection = True
         self._head("text/event-stream", HTTPStatus.OK)
+        self.send_header("Connection", "close")
         self.end_headers()
         if self.command == "HEAD":
             return
