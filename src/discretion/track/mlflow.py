@@ -47,8 +47,10 @@ class MLflow:
             found = self._client.get_experiment_by_name(EXPERIMENT)
             experiment = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
             known = self._client.search_runs([experiment], f"tags.`{TAG}` = '{facts.id}'", max_results=1)
-            run = known[0] if known else self._client.create_run(
-                experiment, run_name=facts.name, tags={TAG: facts.id}
+            run = (
+                known[0]
+                if known
+                else self._client.create_run(experiment, run_name=facts.name, tags={TAG: facts.id})
             )
             self._run: str = run.info.run_id
             self._client.update_run(self._run, status="RUNNING")

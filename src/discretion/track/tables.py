@@ -9,7 +9,15 @@ from pathlib import Path
 from discretion.files import write_safely
 from discretion.track.facts import Facts, Value
 
-OF_RUN = ("run", "id", "method", "data", "model", "clients", "rounds")  # columns that are the same in all rows
+OF_RUN = (
+    "run",
+    "id",
+    "method",
+    "data",
+    "model",
+    "clients",
+    "rounds",
+)  # columns that are the same in all rows
 
 Row = dict[str, Value]
 
@@ -32,7 +40,9 @@ class Csv:
 
     def finish(self, finished: bool) -> str:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        columns = list(dict.fromkeys([*OF_RUN, "round", "accuracy", "loss", *(n for r in self._rows for n in r)]))
+        columns = list(
+            dict.fromkeys([*OF_RUN, "round", "accuracy", "loss", *(n for r in self._rows for n in r)])
+        )
         write_safely(self._path, self._content(columns, self._rows, self._runs))
         return str(self._path)
 

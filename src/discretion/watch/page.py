@@ -140,8 +140,7 @@ def page(view: View) -> str:
         section("about", "About this run", "", part("facts")),
     ]
     live = f'<div id="live" data-status="{view.status}">{"".join(body)}</div>'
-    scripts, style = [_asset("live.js")], _asset("live.css")
-    return shell(view.title, NAVIGATION, live, FOOTER, scripts=scripts, style=style, connect=True)
+    return shell(view.title, NAVIGATION, live, FOOTER, live=_asset("live.js"), style=_asset("live.css"))
 
 
 def _marks(run: Run, seen: Seen) -> str:
@@ -231,7 +230,9 @@ def _classes(run: Run, rows: Sequence[Class]) -> str:
 def _counted(seen: Seen, run: Run, rows: Sequence[Class]) -> str:
     if run.certificate.promises_nothing:
         return text(statements.protection(run.certificate))
-    said = "Of the client that uses most of its budget in each class. Spent is rounded up, left is rounded down."
+    said = (
+        "Of the client that uses most of its budget in each class. Spent is rounded up, left is rounded down."
+    )
     if seen.counted > seen.done:
         said += f" Round {seen.counted:,} counts already: it is being done, or was interrupted."
     if seen.record and seen.record.other_runs:
@@ -245,12 +246,22 @@ def _missing(seen: Seen, run: Run, rows: Sequence[Class]) -> str:
     here = run.config.clients.where == "here"
     if not said:
         none = "No client’s budget refused a round"
-        rest = ", and clients that are simulated cannot fail to answer." if here else ", no guard refused an order."
+        rest = (
+            ", and clients that are simulated cannot fail to answer."
+            if here
+            else ", no guard refused an order."
+        )
         return note([text(none + rest)])
     parts = [f'<p class="intro">{text(" ".join(said))}</p>']
     if any(row.refusing or row.refusals or row.declined for row in rows):
         body = [
-            [text(row.name), f"{row.clients:,}", f"{row.refusing:,}", f"{row.refusals:,}", f"{row.declined:,}"]
+            [
+                text(row.name),
+                f"{row.clients:,}",
+                f"{row.refusing:,}",
+                f"{row.refusals:,}",
+                f"{row.declined:,}",
+            ]
             for row in rows
         ]
         head = ["Budget class", "Clients", "Refusing now", "Refusals so far", "Refused by guards"]

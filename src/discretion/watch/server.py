@@ -65,7 +65,9 @@ class Watch(ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), Handler)
         except OSError as problem:
-            raise InputError(f"cannot listen on port {port}: {problem.strerror}. Give another --port.") from None
+            raise InputError(
+                f"cannot listen on port {port}: {problem.strerror}. Give another --port."
+            ) from None
 
     def server_bind(self) -> None:
         """Without asking anybody for a name."""
