@@ -209,8 +209,8 @@ class TrackConfig(Section):
     )
     out: str = Field(
         "",
-        description="tensorboard: a folder, else one in that of the run; mlflow: a server's address or a folder, "
-        "else as MLFLOW_TRACKING_URI says",
+        description="tensorboard: a folder, else one in that of the run; mlflow: a server's address, or a "
+        "folder, else as MLFLOW_TRACKING_URI says",
     )
 
 

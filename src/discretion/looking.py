@@ -11,6 +11,7 @@ from discretion import terminal
 from discretion.errors import InputError
 from discretion.options import Json
 from discretion.runs import RunFolder
+from discretion.track import Feed, Target, open_tracker
 
 
 def show(
@@ -44,8 +45,8 @@ def watch(
 ) -> None:
     """Show a run live in the browser, on this machine only, until Ctrl-C. Nothing of the run is changed.
 
-    Examples: `discretion watch runs/first`, before, while or after it is trained; `discretion watch runs/first
-    --port 8080 --no-open`, then on your own machine `ssh -L 8080:127.0.0.1:8080 SERVER`
+    Examples: `discretion watch runs/first`, before, while or after it is trained; on a server `discretion
+    watch runs/first --port 8080 --no-open`, then on your own machine `ssh -L 8080:127.0.0.1:8080 SERVER`
     """
     from discretion.watch.server import Watch
 
@@ -61,8 +62,8 @@ def watch(
 
 
 def export(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
-    to: Annotated[str, typer.Option(help="csv, parquet, tensorboard or mlflow.")] = "csv",
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.")],
+    to: Annotated[Target, typer.Option(help="Which tool.")] = "csv",
     out: Annotated[
         str, typer.Option("--out", "-o", help="A file, a folder, or a server's address; see below.")
     ] = "",
@@ -70,14 +71,13 @@ def export(
 ) -> None:
     """Hand the history of runs to other tools: accuracy, loss, and what each budget class spent.
 
-    Only public facts go out. csv and parquet: one table, to --out or NAME.csv. tensorboard: a folder for each run
-    in --out, or in the run's own. mlflow: --out http://127.0.0.1:5000 or a folder, or as MLFLOW_TRACKING_URI says.
+    Only public facts go out. csv and parquet: one table, to --out or NAME.csv. tensorboard: a folder for each
+    run in --out, or one in the run's own. mlflow: --out http://127.0.0.1:5000 or a folder, or as
+    MLFLOW_TRACKING_URI says.
 
     Examples: `discretion export runs/first`, `discretion export runs/demo/* --to parquet -o demo.parquet`,
     `discretion export runs/first --to tensorboard`
     """
-    from discretion.track import Feed, open_tracker
-
     if len(runs) > 1 and not out and to in ("csv", "parquet"):
         raise InputError(f"say where {len(runs)} runs go together: --out NAME.{to}")
     tracker, places = None, []

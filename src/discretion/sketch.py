@@ -68,10 +68,8 @@ def _dots(
     place = np.clip(np.round(x / max(last, 1.0) * (wide - 1)), 0, wide - 1).astype(int)
     columns = np.arange(place[0], place[-1] + 1)
     rounds = columns / (wide - 1) * max(last, 1.0)
-    if line.stairs:
-        values = y[np.minimum(np.searchsorted(x, rounds), len(x) - 1)]
-    else:
-        values = np.interp(rounds, x, y)
+    later = y[np.minimum(np.searchsorted(x, rounds), len(x) - 1)]
+    values = later if line.stairs else np.interp(rounds, x, y)
     level = np.clip(np.round((high - values) / (high - low) * (tall - 1)), 0, tall - 1).astype(int)
     across, down = [], []
     for k, column in enumerate(columns.tolist()):
@@ -95,7 +93,7 @@ def _scale(values: Sequence[float], top: float | None) -> tuple[float, float, Fl
     power = 10.0 ** math.floor(math.log10(wanted))
     step = next(factor * power for factor in STEPS if factor * power >= wanted * (1 - 1e-9))
     first, end = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    ticks = np.arange(first, max(end, first + 1) + 1) * step
+    ticks = np.arange(first, max(end, first + 1) + 1, dtype=np.float64) * step
     return float(ticks[0]), float(ticks[-1]), ticks
 
 

@@ -34,8 +34,8 @@ class Feed:
     """What a run's folder says, handed on to a tracker as it comes.
 
     Guarantees:
-        Nothing goes out but what `facts` makes of the plan, the certificate and the history: no seed, no key, no
-        path, no client's name, nothing of who took part or refused.
+        Nothing goes out but what `facts` makes of the plan, the certificate and the history: no seed, no key,
+        no path, no client's name, nothing of who took part or refused.
         Each round goes out once, however often the run was killed and resumed.
     """
 
@@ -66,8 +66,6 @@ def open_tracker(to: Target, out: str, run: Path) -> Tracker:
         "tensorboard": lambda: _tensorboard(Path(out) if out else run / "tensorboard", bool(out)),
         "mlflow": lambda: _mlflow(out),
     }
-    if to not in makers:
-        raise InputError(f"unknown target {to!r}; known are {', '.join(makers)}")
     try:
         return makers[to]()
     except ModuleNotFoundError as missing:

@@ -64,8 +64,8 @@ def rounds_of(lines: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def values_at(run: Run, number: int, record: Mapping[str, Any]) -> dict[str, float]:
-    """What is known after a round: accuracy and loss where it was evaluated, and what the certificate says that
-    each budget class has spent, at the rounds for which it says so."""
+    """What is known after a round: accuracy and loss where it was evaluated, and what each budget class has
+    spent, at the rounds for which the certificate says so."""
     found = {}
     if record.get("accuracy") is not None:
         loss = record.get("loss")

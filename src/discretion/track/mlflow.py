@@ -34,8 +34,8 @@ class MLflow:
         address = address or os.environ.get("MLFLOW_TRACKING_URI", "")
         if not address:
             raise InputError(
-                "say where MLflow is: a server, as in --out http://127.0.0.1:5000, a folder, as in --out mlruns, "
-                "or MLFLOW_TRACKING_URI in the environment"
+                "say where MLflow is: a server, as in --out http://127.0.0.1:5000, a folder, as in --out "
+                "mlruns, or MLFLOW_TRACKING_URI in the environment"
             )
         self._address = address if "://" in address else Path(address).absolute().as_uri()
         self._client = MlflowClient(self._address)

@@ -35,6 +35,7 @@ STATUS: dict[Status, tuple[str, str]] = {
 }
 MOST_ROWS = 30  # of evaluations, the last ones
 MOST_REFUSALS = 20  # that are named, the first ones
+AHEAD = ("planned, and the budget", charts.Style("--ink", "", "dot"))
 FOOTER = "This page reads the run’s folder and changes nothing in it. It is served on this machine only."
 
 
@@ -62,9 +63,13 @@ class View:
 def view_of(seen: Seen) -> View:
     run = seen.run
     if run is None:
-        parts = {"marks": badge(*STATUS[seen.status]), "heading": f"Waiting for {text(seen.folder)}"}
-        words = f"{seen.problem} " if seen.problem else ""
-        parts |= {"lead": text(words + lead(seen)), "said": "Waiting for the run."}
+        verb = "Cannot read" if seen.problem else "Waiting for"
+        parts = {
+            "marks": badge(*STATUS[seen.status]),
+            "heading": f"{verb} {text(seen.folder)}",
+            "lead": text(lead(seen)),
+            "said": f"{verb} the run.",
+        }
         return View(f"waiting · {seen.folder.name}", seen.status, parts)
     rows = classes(seen)
     method = title(run.plan.method)
@@ -77,7 +82,7 @@ def view_of(seen: Seen) -> View:
         "evaluations": _evaluations(seen),
         "tested": _tested(run),
         "classes": _classes(run, rows),
-        "key": legend((), [(row.name, look) for row, look in _drawn(rows)]),
+        "key": legend((), [*((row.name, look) for row, look in _drawn(rows)), AHEAD]),
         "counted": _counted(seen, run, rows),
         "missing": _missing(seen, run, rows),
         "facts": _facts(run, seen),
@@ -93,7 +98,7 @@ def view_of(seen: Seen) -> View:
         "chart-spending": svg.draw(
             charts.spending(seen, run, _drawn(rows)),
             "chart-spending",
-            "Share of its budget that each budget class has spent, over rounds; the table beneath has it, too.",
+            "Share of its budget that each budget class has spent, over rounds, as in the table above.",
         ),
     }
     return View(f"{share} · {method} · {seen.folder.name}", seen.status, parts, drawn)
@@ -149,6 +154,8 @@ def _marks(run: Run, seen: Seen) -> str:
     if verdict == "within" and len(certificate.overspent):
         verdict = "over"
     marks = [badge(*STATUS[seen.status]), VERDICTS[verdict]]
+    if seen.problem:
+        marks.append(badge("bad", "not all of it can be read"))
     if run.about.randomness.startswith("simulation"):
         marks.append(badge("plain", "simulation"))
     return " ".join(marks)
@@ -163,7 +170,8 @@ def _progress(seen: Seen, rounds: int) -> str:
 
 
 def _numbers(seen: Seen, run: Run, rows: Sequence[Class]) -> str:
-    pairs = [("Rounds", f"{seen.done:,}<small>of {run.plan.rounds:,}</small>")]
+    far = f"of {run.plan.rounds:,}, {100 * seen.done / run.plan.rounds:.0f}{numbers.SPACE}%"
+    pairs = [("Rounds done", f"{seen.done:,}<small>{far}</small>")]
     if seen.accuracy:
         best = max(range(len(seen.rounds)), key=lambda k: seen.accuracy[k])
         loss = f"loss {seen.loss[-1]:.3f}" if math.isfinite(seen.loss[-1]) else "training diverged"
@@ -171,7 +179,7 @@ def _numbers(seen: Seen, run: Run, rows: Sequence[Class]) -> str:
         pairs.append(("Accuracy", f"{numbers.percent(seen.accuracy[-1])}<small>{high}, {loss}</small>"))
     else:
         pairs.append(("Accuracy", "–<small>not evaluated yet</small>"))
-    pairs.append(("Pace", _pace(seen)))
+    pairs.append(("Time left", _left(seen)))
     finite = [row for row in rows if math.isfinite(row.budget) and math.isfinite(row.spent)]
     if finite:
         worst = max(finite, key=lambda row: row.share)
@@ -180,14 +188,14 @@ def _numbers(seen: Seen, run: Run, rows: Sequence[Class]) -> str:
     return facts(pairs)
 
 
-def _pace(seen: Seen) -> str:
+def _left(seen: Seen) -> str:
     if seen.status == "finished":
-        return "done<small>nothing is left to do</small>"
+        return "none<small>all rounds are done</small>"
     if seen.status != "running":
         return "–<small>nothing is being trained</small>"
     if seen.pace is None or seen.left is None:
-        return "–<small>measured from two rounds on</small>"
-    return f"{pace(seen.pace)}<small>about {duration(seen.left)} left</small>"
+        return "–<small>known after two rounds</small>"
+    return f"{duration(seen.left)}<small>{pace(seen.pace)}</small>"
 
 
 def _evaluations(seen: Seen) -> str:
@@ -204,12 +212,13 @@ def _evaluations(seen: Seen) -> str:
 def _tested(run: Run) -> str:
     own = run.config.data.partition == "natural"
     where = "records that the clients held out themselves: not private" if own else "records of no client"
-    return f"Measured on test {where}, every {numbers.count(run.config.train.evaluate_every, 'round')}."
+    every = run.config.train.evaluate_every
+    return f"Measured on test {where}, after every {'round' if every == 1 else f'{every} rounds'}."
 
 
 def _drawn(rows: Sequence[Class]) -> list[tuple[Class, charts.Style]]:
     """Classes that have a budget and spend a finite epsilon, each with its look."""
-    looks = class_styles([row.name for row in rows])
+    looks = class_styles([row.name for row in rows]) if rows else []
     pairs = zip(rows, looks, strict=True)
     return [(r, look) for r, look in pairs if math.isfinite(r.budget) and math.isfinite(r.spent)]
 
@@ -288,10 +297,14 @@ def _facts(run: Run, seen: Seen) -> str:
             ("Protected", "Nobody" if nobody else text(wording.promise(plan.unit, plan.adjacency))),
             ("In words", f"<small>{text(statements.protection(certificate))}</small>"),
             ("Counted by", f"{text(certificate.accountant)}<small>plan {certificate.plan[:12]}…</small>"),
-            ("Run", f"{text(run.about.id)}<small>made {text(run.about.created)}</small>"),
+            ("Run", f"{text(run.about.id)}<small>made {text(_moment(run))}</small>"),
             ("Folder", f"<small><code>{text(seen.folder)}</code></small>"),
         ]
     )
+
+
+def _moment(run: Run) -> str:
+    return run.about.created.replace("T", " ").replace("+00:00", " UTC")
 
 
 def _said(seen: Seen, run: Run) -> str:

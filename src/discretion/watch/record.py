@@ -1,4 +1,4 @@
-"""What a ledger has on record of one run, read without a trace: nothing is written, nobody is kept waiting."""
+"""What a ledger has on record of one run, read without a trace: nothing is written, nobody has to wait."""
 
 import json
 import sqlite3

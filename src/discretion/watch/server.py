@@ -1,7 +1,7 @@
 """The live page on this machine: a page, its events and its numbers, for reading only.
 
-The standard library's server is enough: one person looks, at three addresses, and a framework would bring more
-to trust than it saves.
+The standard library's server is enough: one person looks, at three addresses, and a framework would bring
+more to trust than it saves.
 """
 
 import json
@@ -166,7 +166,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.wait()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the standard library refuses by itself, in the same manner: other methods than GET, for one."""
+        """What the standard library refuses by itself, in the same manner: methods other than GET, say."""
         if code == HTTPStatus.NOT_IMPLEMENTED:
             code, message = HTTPStatus.METHOD_NOT_ALLOWED, "only GET is answered: a run is only looked at"
         self._refuse(HTTPStatus(code), message or "this is no request that is understood")

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from discretion.accounting.certify import share_of
-from discretion.report.reading import Run
 from discretion.watch.following import Seen
+from discretion.watch.record import nothing
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Class:
 
 
 def classes(seen: Seen) -> tuple[Class, ...]:
-    """Strictest first."""
-    if seen.run is None:
+    """Strictest first; none where nothing is proved of the run."""
+    if seen.run is None or seen.run.broken:
         return ()
     run, count = seen.run, len(seen.run.classes[0])
     member = run.classes[1]
@@ -36,11 +36,11 @@ def classes(seen: Seen) -> tuple[Class, ...]:
     spent = curve.after(seen.counted)
     share, left = share_of(spent, curve.budget), np.maximum(curve.budget - spent, 0.0)
     left = np.where(np.isinf(spent), 0.0, left)
-    refusing = refusals = np.zeros(count)
-    if seen.record is not None:
-        refusing = np.bincount(member[seen.record.refusing], minlength=count)
-        refusals = np.bincount(member, seen.record.refusals, minlength=count)
-    declined = _declined(run, seen, count)
+    record = seen.record or nothing(len(member))
+    refusing = np.bincount(member[record.refusing], minlength=count)
+    refusals = np.bincount(member, record.refusals, count)
+    guarded = [name in seen.answers.refused for name in run.population.client]
+    declined = np.bincount(member[guarded], minlength=count)
     return tuple(
         Class(
             name=run.classes[0][k],
@@ -55,13 +55,6 @@ def classes(seen: Seen) -> tuple[Class, ...]:
         )
         for k in range(count)
     )
-
-
-def _declined(run: Run, seen: Seen, count: int) -> np.ndarray:
-    """(C,)"""
-    place = {name: i for i, name in enumerate(run.population.client)} if seen.answers.refused else {}
-    who = [place[name] for name in seen.answers.refused if name in place]
-    return np.bincount(run.classes[1][who], minlength=count) if who else np.zeros(count, dtype=np.int64)
 
 
 def record_of(seen: Seen) -> dict[str, Any]:

@@ -11,6 +11,8 @@ MINUTE, HOUR = 60.0, 3600.0
 
 def lead(seen: Seen) -> str:
     """How far it is, in one sentence or two."""
+    if seen.run is None and seen.problem:
+        return f"{seen.problem}."
     if seen.run is None:
         return f"There is no run in {seen.folder} yet. This page shows it as soon as it is there."
     rounds = seen.run.plan.rounds
@@ -39,7 +41,7 @@ def duration(seconds: float) -> str:
 
 
 def pace(seconds: float) -> str:
-    return f"{1 / seconds:.3g} a second" if 0 < seconds < 1 else f"{seconds:.3g} s each"
+    return f"{1 / seconds:.3g} rounds a second" if 0 < seconds < 1 else f"{seconds:.3g} seconds a round"
 
 
 def missing(seen: Seen, rows: Sequence[Class]) -> list[str]:
