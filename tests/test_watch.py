@@ -37,21 +37,9 @@ def made(small_config: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-@pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that is finished."""
-    from conftest import SMALL
-
-    home = tmp_path_factory.mktemp("done")
-    (home / "config.toml").write_text(SMALL, encoding="utf-8")
-    config, folder = read(home / "config.toml"), RunFolder(home / "run")
-    execute(folder, prepare(config, folder, load_data(config)))
-    return folder.path
-
-
 @pytest.fixture
-def copy(done: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(done, tmp_path / "run"))
+def copy(small_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(small_run, tmp_path / "run"))
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:

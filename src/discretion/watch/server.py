@@ -62,6 +62,7 @@ class Watch(ThreadingHTTPServer):
         self._follow, self._clock, self._every = Follow(folder, clock), clock, every
         self._lock, self._at = threading.Lock(), 0.0
         self._now: Now | None = None
+        self._closed = threading.Event()
         try:
             super().__init__((HOST, port), Handler)
         except OSError as problem:
@@ -94,8 +95,13 @@ class Watch(ThreadingHTTPServer):
     def allows(self, host: str | None) -> bool:
         return host in (f"{HOST}:{self.server_port}", f"localhost:{self.server_port}")
 
-    def wait(self) -> None:
-        time.sleep(self._every)
+    def goes_on(self) -> bool:
+        """After a while: whether there is more to come."""
+        return not self._closed.wait(self._every)
+
+    def server_close(self) -> None:
+        self._closed.set()
+        super().server_close()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -155,7 +161,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         sent, at = View(), time.monotonic()
         self.wfile.write(f"retry: {RETRY}\n\n".encode())
-        while True:
+        more = True
+        while more:
             view = self.server.look().view
             if news := view.since(sent):
                 self.wfile.write(f"event: view\ndata: {json.dumps(news)}\n\n".encode())
@@ -163,7 +170,7 @@ class Handler(BaseHTTPRequestHandler):
             elif time.monotonic() - at > ALIVE:
                 self.wfile.write(b": still here\n\n")
                 at = time.monotonic()
-            self.server.wait()
+            more = self.server.goes_on()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the standard library refuses by itself, in the same manner: methods other than GET, say."""
