@@ -1,4 +1,4 @@
-"""What every test can have: a small run of the digits inside scikit-learn, the command line, no compiled code."""
+"""What every test can have: a small run of scikit-learn's digits, the command line, no compiled code."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The live page in a browser: it keeps up with a run that goes on, is killed and resumed, and with its server."""
+"""The live page in a browser: it keeps up with a run that is killed and resumed, and with its server."""
 
 import json
 import re
