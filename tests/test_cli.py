@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from commands import Cli
+from discretion import cli
 from discretion.ledger import Ledger
 from discretion.methods import METHODS
 from discretion.phase import Phase

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from commands import Cli
 from discretion.config import TrackConfig, make, read
 from discretion.errors import InputError
 from discretion.report.reading import read_run
