@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from discretion.accounting.certify import share_of
 from discretion.report import numbers
 from discretion.report.chart import Chart, Series, Style, linear, rounds
 from discretion.report.reading import Run
+from discretion.report.wording import at_most
 from discretion.watch.following import Seen
 from discretion.watch.summary import Class
 
@@ -31,7 +34,10 @@ def accuracy(seen: Seen, last: int) -> Chart:
 
 
 def spending(seen: Seen, run: Run, drawn: Sequence[tuple[Class, Style]]) -> Chart:
-    """Shares of the budgets: what is spent, and, dotted, what the rest of the plan will spend."""
+    """Shares of the budgets: what is spent, and, dotted, what the rest of the plan will spend.
+
+    Lines go through the points of the certificate; what is written at the present round is never too small.
+    """
     curve = run.certificate.spending
     names = list(run.classes[0])
     lines = []
@@ -39,18 +45,19 @@ def spending(seen: Seen, run: Run, drawn: Sequence[tuple[Class, Style]]) -> Char
         k = names.index(row.name)
         share = share_of(curve.epsilon[k], curve.budget[k])
         points = list(zip(curve.rounds, share.tolist(), strict=True))
-        past = [point for point in points if point[0] < seen.counted] + [(seen.counted, row.share)]
-        ahead = [(seen.counted, row.share)] + [point for point in points if point[0] > seen.counted]
+        now = (seen.counted, float(np.interp(seen.counted, curve.rounds, share)))
+        past = [point for point in points if point[0] < seen.counted] + [now]
+        ahead = [now] + [point for point in points if point[0] > seen.counted]
         bare = replace(look, symbol="")
         if len(ahead) > 1:
-            lines.append(_line(f"{row.name}, planned", ahead, replace(bare, dash="dot"), row))
-        lines.append(_line(row.name, past, bare, row))
+            lines.append(_line(f"{row.name}, planned", ahead, replace(bare, dash="dot"), row, seen.counted))
+        lines.append(_line(row.name, past, bare, row, seen.counted))
     highest = max([1.0, *(value for line in lines for value in line.y)])
     axis = linear("Share of the budget", 0.0, 1.06 * highest, 5, percent=True)
     return Chart(tuple(lines), rounds(run.plan.rounds, 10), axis, HEIGHT, levels=((1.0, "--ink"),))
 
 
-def _line(name: str, points: Sequence[tuple[int, float]], look: Style, row: Class) -> Series:
+def _line(name: str, points: Sequence[tuple[int, float]], look: Style, row: Class, now: int) -> Series:
     x, y = [at for at, _ in points], [value for _, value in points]
-    shown = [numbers.percent(value) for value in y]
+    shown = [at_most(row.share if at == now else value) for at, value in points]
     return Series(name, x, y, look, shown=shown, group=row.name)

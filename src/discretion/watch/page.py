@@ -242,8 +242,8 @@ def _counted(seen: Seen, run: Run, rows: Sequence[Class]) -> str:
     said = (
         "Of the client that uses most of its budget in each class. Spent is rounded up, left is rounded down."
     )
-    if seen.counted > seen.done:
-        said += f" Round {seen.counted:,} counts already: it is being done, or was interrupted."
+    if seen.status == "stopped" and seen.counted > seen.done:
+        said += f" Round {seen.counted:,} counts, though it was interrupted before its release."
     if seen.record and seen.record.other_runs:
         runs = numbers.count(seen.record.other_runs, "other run")
         said += f" What {runs} spent from the same budgets is not counted here: see discretion ledger."

@@ -14,7 +14,8 @@ def lead(seen: Seen) -> str:
     if seen.run is None and seen.problem:
         return f"{seen.problem}."
     if seen.run is None:
-        return f"There is no run in {seen.folder} yet. This page shows it as soon as it is there."
+        begin = f"discretion run config.toml --out {seen.folder}"
+        return f"There is no run in {seen.folder} yet. This page shows it as soon as it is there: {begin}"
     rounds = seen.run.plan.rounds
     reached = f" at {numbers.percent(seen.accuracy[-1])} accuracy" if seen.accuracy else ""
     far = f"Round {seen.done:,} of {rounds:,}{reached}"
