@@ -92,8 +92,16 @@ class Accounts:
         columns = (account.rate[list(prices)], account.multiplier[list(prices)], np.array(releases))
         return Steps(*columns, *self.kind())
 
-    def steps(self, whole_plans: bool = False, more: tuple[str, int] | None = None) -> Steps:
-        """All on record; with `whole_plans`, all that open runs may still take, too.
+    def about(self, run: str) -> dict[str, Any] | None:
+        """What was admitted under this name; None if nothing was."""
+        names = ("plan", "unit", "adjacency", "promise")
+        rows = self._read(f"SELECT {', '.join(names)} FROM run WHERE id = ?", [run])
+        return dict(zip(names, rows[0], strict=True)) if rows else None
+
+    def steps(
+        self, whole_plans: bool = False, more: tuple[str, int] | None = None, only: str | None = None
+    ) -> Steps:
+        """All on record, `only` of a run if said; with `whole_plans`, all that open runs may still take, too.
 
         `more` is a run and one of its phases of which one round is added.
         """
@@ -105,6 +113,8 @@ class Accounts:
         none = Steps.none(len(self._place))
         rates, multipliers, counts = [none.rate], [none.multiplier], [none.count]
         for run, closed in self._read("SELECT id, closed FROM run ORDER BY rowid", []):
+            if only not in (None, run):
+                continue
             account = self.of(run)
             count = account.count.copy()
             if whole_plans and closed is None:

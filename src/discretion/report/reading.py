@@ -41,6 +41,7 @@ class History:
     """history.jsonl, without who took part: that is on record nowhere."""
 
     done: int  # rounds
+    lines: tuple[int, ...]  # the round of each line
     rounds: Ints  # (E,) those with an evaluation
     accuracy: Floats  # (E,)
     loss: Floats  # (E,) infinite where training diverged
@@ -185,6 +186,7 @@ def _history(folder: RunFolder) -> History:
         evaluated = [line for line in by_round.values() if line.get("accuracy") is not None]
         return History(
             done=max(by_round, default=0),
+            lines=tuple(int(line["round"]) for line in lines),
             rounds=np.array([int(line["round"]) for line in evaluated], dtype=np.int64),
             accuracy=np.array([float(line["accuracy"]) for line in evaluated]),
             loss=np.array([_number(line.get("loss")) for line in evaluated]),
