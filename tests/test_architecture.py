@@ -65,7 +65,7 @@ ALLOWED = {
 # what people use: it may import everything, and nothing above imports it
 OUTERMOST = {
     *("__init__", "__main__", "advice", "catalogue", "cli", "experiments", "flower", "operate", "options"),
-    *("plots", "replan", "report", "results", "runs", "terminal", "verify"),
+    *("plots", "receipts", "replan", "report", "results", "runs", "terminal", "verify"),
 }
 
 

@@ -129,6 +129,17 @@ class Accounts:
         rate, multiplier, count = np.concatenate(rates), np.concatenate(multipliers), np.concatenate(counts)
         return Steps(rate, multiplier, count, *self.kind())
 
+    def after_each_round(self, run: str) -> Steps:
+        """What the only client of this population paid in a run, after each round in the place of clients."""
+        account = self.of(run)
+        rows = self._read("SELECT phase, refused FROM round WHERE run = ? ORDER BY round", [run])
+        count = np.zeros((len(account.rate), len(rows)), dtype=np.int64)
+        for at, (phase, refused) in enumerate(rows):
+            for price, (releases,) in self._releases(run, phase, refused):
+                count[price, at] += releases
+        rate, multiplier = (np.repeat(column, len(rows), 1) for column in (account.rate, account.multiplier))
+        return Steps(rate, multiplier, count.cumsum(axis=1), *self.kind())
+
     def _add_ahead(self, run: str, count: Ints) -> None:
         """Add, to (S, N) releases by price, those of the rounds that are not on record yet."""
         ((done,),) = self._read("SELECT COUNT(*) FROM round WHERE run = ?", [run])

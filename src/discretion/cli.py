@@ -328,6 +328,7 @@ def ledger(
 app.command()(results.compare)
 app.command()(results.report)
 app.command()(results.verify)
+app.command()(results.receipt)
 app.command()(catalogue.methods)
 app.command()(catalogue.data)
 

@@ -3,13 +3,16 @@
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from discretion import terminal
-from discretion.errors import BudgetError, InputError, LedgerError
+from discretion import config, terminal
+from discretion.errors import BudgetError, InputError, LedgerError, MessageError
+from discretion.files import write_safely
+from discretion.messages import read_key
 from discretion.options import Json
 from discretion.runs import RunFolder
 
@@ -110,6 +113,82 @@ def _show(found: "Verification") -> None:
     for item in (*found.records, *found.budgets):
         findings.add_row(item.what, "[green]yes[/]" if item.holds else "[bold red]no[/]", escape(item.said))
     terminal.out.print(findings)
+
+
+def receipt(
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="A run folder.")] = None,
+    client: Annotated[str | None, typer.Option(help="Whose receipt to make.")] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="The operator's key, as `discretion key` writes it; else the run's.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The folder to write to; else the run folder.")
+    ] = None,
+    to_verify: Annotated[
+        Path | None, typer.Option("--verify", help="Verify this receipt, HTML or JSON, instead.")
+    ] = None,
+    operator: Annotated[str, typer.Option(help="With --verify: the public key that must have signed.")] = "",
+    json_: Json = False,
+) -> None:
+    """Make a signed receipt for one client, as HTML and JSON; or verify one.
+
+    It has the client's budget, what each round cost it, what it is promised, and digests of plan and
+    certificate. With a run folder, verifying also compares the receipt with what is there now.
+
+    Examples: `discretion receipt runs/first --client c7 --key operator.key`,
+    `discretion receipt --verify receipt-c7.html --operator 7f3c…`
+    """
+    if to_verify is not None:
+        return _verify_receipt(to_verify, operator, run, json_)
+    if run is None or client is None:
+        raise InputError("say which run and whose receipt: discretion receipt RUN --client NAME")
+    from discretion import receipts
+    from discretion.report.receipt import render
+
+    folder = RunFolder(run)
+    folder.require()
+    known = config.read(folder.config).clients.key
+    if key is None and not known:
+        raise InputError(
+            "a receipt is signed: make a key with `discretion key operator.key`, give it as --key"
+        )
+    signed = receipts.issue(run, client, read_key(key or Path(known)))
+    place = out or run
+    place.mkdir(parents=True, exist_ok=True)
+    name = f"receipt-{quote(client, safe='')}"
+    page, plain = place / f"{name}.html", place / f"{name}.json"
+    write_safely(page, render(signed).encode())
+    write_safely(plain, receipts.to_json(signed).encode())
+    if json_:
+        terminal.print_json({"html": str(page), "json": str(plain), **signed.model_dump()})
+    else:
+        terminal.say(f"Wrote {page} and {plain.name}. {terminal.how_to_open(page)}")
+
+
+def _verify_receipt(path: Path, operator: str, run: Path | None, as_json: bool) -> None:
+    from discretion import receipts
+    from discretion.report.receipt import render
+
+    signed = receipts.read(path)
+    receipts.check(signed, operator)
+    if path.suffix == ".html" and path.read_text(encoding="utf-8") != render(signed):
+        raise MessageError(
+            f"the receipt inside {path} is signed, but the page around it is not what this version of "
+            "Discretion makes of it: trust the JSON file only, or verify it with the version that made it."
+        )
+    odd = receipts.differences(signed, run) if run else []
+    if as_json:
+        terminal.print_json({"verified": not odd, "differs": odd, **signed.model_dump()})
+    else:
+        said = signed.receipt
+        terminal.say(
+            f"Signed by {signed.key}, made {said.made}. Client {said.client}: epsilon "
+            f"{terminal.epsilon(said.life)} of {said.epsilon:.5g} spent, at delta {said.delta:g}."
+        )
+        if not operator:
+            terminal.say("Compare the key with the one that the operator gave you, or give it as --operator.")
+    if odd:
+        raise LedgerError(f"{run} says otherwise than the receipt about: {', '.join(odd)}")
 
 
 def _runs_in(paths: list[Path]) -> list[Path]:

@@ -6,7 +6,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from discretion.errors import LedgerError, PlanError
 from discretion.kinds import distinct
 from discretion.plan import ADVERSARIES
 from discretion.population import Floats, Ints
-from discretion.report.reading import Run, read_run
+from discretion.report.reading import Run, opened, read_run
 from discretion.runs import RunFolder, load_data, set_up
 from discretion.steps import Steps
 
@@ -157,9 +156,7 @@ def _ledger(run: Run) -> Iterator[Accounts | None]:
     if run.ledger is None:
         yield None
         return
-    with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)) as db:
-        db.isolation_level = None
-        db.execute("BEGIN DEFERRED")
+    with closing(opened(path)) as db:
 
         def read(query: str, values: Sequence[object]) -> list[Any]:
             return db.execute(query, values).fetchall()
@@ -269,7 +266,7 @@ def _bounded(what: str, again: Floats, limit: Floats, said: str, names: Sequence
 def _changed(run: Run) -> Floats:
     """(N,) budgets with top-ups and withdrawals."""
     path = RunFolder(run.folder).ledger(run.config)
-    with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)) as db:
+    with closing(opened(path)) as db:
         first = dict(db.execute("SELECT name, epsilon FROM client").fetchall())
         more = dict(db.execute("SELECT client, SUM(MAX(epsilon, 0)) FROM change GROUP BY client").fetchall())
     return np.array([first[name] + more.get(name, 0.0) for name in run.population.client])

@@ -199,7 +199,8 @@ def _factor(epsilon: float) -> str:
     return numbers.spent(factor, 3) if factor < 1000 else f"about {numbers.power(factor)}"
 
 
-def limits(groups: Sequence[Group]) -> str:
+def unpromised(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    """What nothing here protects or proves: in a word or two, and in plain sentences."""
     runs = [run for part in groups for run in part.runs]
     items = [
         (
@@ -273,6 +274,12 @@ def limits(groups: Sequence[Group]) -> str:
                 + _sharing(runs),
             ),
         )
+    return items
+
+
+def limits(groups: Sequence[Group]) -> str:
+    items = [(text(lead), text(body)) for lead, body in unpromised(groups)]
+    runs = [run for part in groups for run in part.runs]
     refusing = [(run, client, *run.refusals[client]) for run in runs for client in sorted(run.refusals)]
     if refusing:
         each = "; ".join(

@@ -227,19 +227,25 @@ def _number(value: Any) -> float:
 
 def _on_record(path: Path, run: str) -> OnRecord | None:
     """What the ledger says of the run; read-only."""
-    address = f"file:{quote(str(path.absolute()))}?mode=ro"
     states = (
         "SELECT COUNT(*), COALESCE(SUM(state = 'committed'), 0), "
         "COALESCE(SUM(json_array_length(refused)), 0), COALESCE(MIN(reserved), ''), "
         "COALESCE(MAX(COALESCE(committed, reserved)), '') FROM round WHERE run = ?"
     )
     try:
-        with closing(sqlite3.connect(address, uri=True)) as ledger:
+        with closing(opened(path)) as ledger:
             reserved, committed, *rest = ledger.execute(states, [run]).fetchone()
             others = ledger.execute("SELECT COUNT(*) FROM run WHERE id <> ?", [run]).fetchone()[0]
     except sqlite3.Error:
         return None
     return OnRecord(int(reserved), int(committed), int(others), *rest)
+
+
+def opened(ledger: Path) -> sqlite3.Connection:
+    """A ledger to be read, as it is at one moment, and not to be written."""
+    db = sqlite3.connect(f"file:{quote(str(ledger.absolute()))}?mode=ro", uri=True, isolation_level=None)
+    db.execute("BEGIN DEFERRED")
+    return db
 
 
 def _flat(section: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
