@@ -65,7 +65,8 @@ ALLOWED = {
 # what people use: it may import everything, and nothing above imports it
 OUTERMOST = {
     *("__init__", "__main__", "advice", "catalogue", "cli", "experiments", "flower", "looking", "operate"),
-    *("options", "plots", "replan", "report", "runs", "sketch", "terminal", "track", "watch"),
+    *("options", "plots", "receipts", "replan", "report", "results", "runs", "sketch", "terminal", "track"),
+    *("verify", "watch"),
 }
 
 

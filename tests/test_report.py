@@ -1,6 +1,7 @@
 """The report says what is in the run folders: nothing more, nothing nicer, and nothing that can run."""
 
 import csv
+import hashlib
 import io
 import json
 import math
@@ -27,7 +28,9 @@ from discretion.plan import Plan
 from discretion.population import Population
 from discretion.records import dump
 from discretion.report import numbers, summarise, write
-from discretion.report.reading import read_run
+from discretion.report.comparing import group
+from discretion.report.lasting import lasting
+from discretion.report.reading import read_run, read_runs
 from discretion.runs import RunFolder
 
 ROUNDS = 6
@@ -321,6 +324,42 @@ def test_what_cannot_be_compared_is_marked(settings: dict[str, Any], reason: str
     assert "90.0 %" not in text[: text.index("Methods compared")]  # not in the sentence on the result
 
 
+def test_other_promises_cannot_be_compared(tmp_path: Path) -> None:
+    """Against another adversary, or of another unit, an epsilon means something else."""
+    runs = [make_run(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
+    runs.append(run_of(tmp_path / "records", "privacy_aware"))
+    runs.append(make_run(tmp_path / "bare", BARE))
+    remarks = {row.method: row.remarks for row in summarise(runs)}
+    assert "not comparable: unit is record, not client" in remarks["privacy_aware"]
+    assert "not comparable: promise against is server, not clients" in remarks["privacy_aware"]
+    assert {row.method: row.comparable for row in summarise(runs)}[BARE]
+
+
+def test_other_shares_of_the_budgets_cannot_be_compared(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
+    runs.append(make_run(tmp_path / "b", OWN, settings={"plan.share": 0.5}))
+    assert summarise(runs)[1].remarks[0] == "not comparable: plan.share is 0.5, not 1.0"
+
+
+def test_when_budgets_run_out(tmp_path: Path) -> None:
+    """A plan that leaves much of a budget lasts longer; until when is what the accountant says."""
+    path = make_run(tmp_path / "a", STRICT, noise=3.0)
+    (part,) = group(read_runs([path]))
+    run, found = part.first, lasting(part)
+    for k, each in enumerate(found):
+        client, mine = run.worst[[k]], part.classes[k]
+        halfway = [t for t, e in zip(mine.rounds, mine.curve, strict=True) if e >= 0.5 * mine.budget]
+        assert each.half == (halfway[0] if halfway else None)
+        if each.out is not None and each.out > ROUNDS:
+            longer = planned(STRICT, run.population, 10 * ROUNDS, 3.0)
+            at = [
+                float(Pld().epsilon(longer.steps(t).of(client), run.population.delta[client])[0])
+                for t in (each.out, each.out + 1)
+            ]
+            assert at[0] <= mine.budget < at[1]
+    assert found[0].out is not None and found[0].out < (found[2].out or math.inf)
+
+
 def test_other_clients_cannot_be_compared(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
     runs.append(make_run(tmp_path / "b", OWN, population=people(15)))
@@ -439,10 +478,10 @@ def test_ten_thousand_clients_make_a_small_page(tmp_path: Path) -> None:
 def test_digests_and_commands_to_verify(three: list[Path], page: str) -> None:
     text = text_of(page)
     for path in three:
-        run = read_run(path)
         assert f"discretion verify {path.name}" in text
-        assert f"{run.plan.digest()} {path.name}/plan.json" in text
-        assert f"{run.population.digest()} {path.name}/population.csv" in text
+        for name in ("config.toml", "population.csv", "plan.json", "certificate.json"):
+            digest = hashlib.sha256((path / name).read_bytes()).hexdigest()
+            assert f"{digest} {path.name}/{name}" in text
 
 
 def test_the_numbers_of_each_figure_can_be_downloaded(study: Path, page: str) -> None:

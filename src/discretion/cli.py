@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from discretion import __version__, advice, budgets, catalogue, config, looking, operate, terminal
+from discretion import __version__, advice, budgets, catalogue, config, looking, operate, results, terminal
 from discretion.accounting import Accountant, Certificate, Pld, Reference, Renyi, certify
 from discretion.errors import DiscretionError, InputError
 from discretion.experiments import command
@@ -303,39 +303,6 @@ def _train(
 
 
 @app.command()
-def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a report here, too.")] = None,
-    json_: Json = False,
-) -> None:
-    """Show several runs in one table: accuracy, and what it cost whom.
-
-    Example: `discretion compare runs/demo --out comparison.html`
-    """
-    terminal.compare_runs(_runs_in(runs), out, None, json_)
-
-
-@app.command()
-def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file to write.")] = None,
-    json_: Json = False,
-) -> None:
-    """Write report.html, one file that needs nothing else, from what is in the run folders.
-
-    Example: `discretion report runs/first`
-    """
-    from discretion.report import write
-
-    path = out or runs[0] / "report.html"
-    write(_runs_in(runs), path)
-    if json_:
-        terminal.print_json({"report": str(path)})
-    else:
-        terminal.say(f"Wrote {path}. {terminal.how_to_open(path)}")
-
-
-@app.command()
 def ledger(
     path: Annotated[Path, typer.Argument(metavar="LEDGER", help="A ledger.sqlite, or a run folder.")],
     client: Annotated[str | None, typer.Option(help="Show the account of this client.")] = None,
@@ -367,6 +334,10 @@ def ledger(
 app.command()(looking.show)
 app.command()(looking.watch)
 app.command()(looking.export)
+app.command()(results.compare)
+app.command()(results.report)
+app.command()(results.verify)
+app.command()(results.receipt)
 app.command()(catalogue.methods)
 app.command()(catalogue.data)
 
@@ -392,19 +363,6 @@ def _show(made: Plan, clients: Population, certificate: Certificate, as_json: bo
         if table := terminal.adversaries_table(clients, certificate):
             terminal.out.print(table)
         terminal.out.print(terminal.statement(certificate))
-
-
-def _runs_in(paths: list[Path]) -> list[Path]:
-    found: list[Path] = []
-    for path in paths:
-        inside = sorted(about.parent for about in path.glob("*/run.json"))
-        if RunFolder(path).about.exists():
-            found.append(path)
-        elif inside:
-            found += inside
-        else:
-            raise InputError(f"there is no run in {path}")
-    return found
 
 
 def _read(path: Path) -> str:

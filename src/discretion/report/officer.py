@@ -1,5 +1,6 @@
 """What a data-protection officer reads: what is promised to whom, what is not, and how to verify it."""
 
+import hashlib
 import math
 import os
 import shlex
@@ -27,6 +28,7 @@ from discretion.report.markup import (
     text,
 )
 from discretion.report.reading import Run
+from discretion.runs import RunFolder
 
 READERS: dict[Adversary, str] = {
     "clients": "Other clients",
@@ -197,7 +199,8 @@ def _factor(epsilon: float) -> str:
     return numbers.spent(factor, 3) if factor < 1000 else f"about {numbers.power(factor)}"
 
 
-def limits(groups: Sequence[Group]) -> str:
+def unpromised(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    """What nothing here protects or proves: in a word or two, and in plain sentences."""
     runs = [run for part in groups for run in part.runs]
     items = [
         (
@@ -271,6 +274,12 @@ def limits(groups: Sequence[Group]) -> str:
                 + _sharing(runs),
             ),
         )
+    return items
+
+
+def limits(groups: Sequence[Group]) -> str:
+    items = [(text(lead), text(body)) for lead, body in unpromised(groups)]
+    runs = [run for part in groups for run in part.runs]
     refusing = [(run, client, *run.refusals[client]) for run in runs for client in sorted(run.refusals)]
     if refusing:
         each = "; ".join(
@@ -296,8 +305,9 @@ def verify(groups: Sequence[Group], out: Path) -> str:
     places = [Path(os.path.relpath(run.folder.resolve(), out.resolve().parent)).as_posix() for run in runs]
     commands = "\n".join(f"discretion verify {shlex.quote(place)}" for place in places)
     digests = "\n".join(
-        f"{run.plan.digest()}  {place}/plan.json\n{run.population.digest()}  {place}/population.csv"
+        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {place}/{file.name}"
         for run, place in zip(runs, places, strict=True)
+        for file in _files(RunFolder(run.folder))
     )
     head = ["Run", "Seed", "State", "Ledger", "Certificate"]
     rows = [
@@ -321,12 +331,17 @@ def verify(groups: Sequence[Group], out: Path) -> str:
         f"<pre><code>{text(commands)}</code></pre>",
         table(head, rows, "runs data", "Runs of this report"),
         fold(
-            "Digests of plans and populations (SHA-256)",
+            "Digests of the files (SHA-256)",
             "<p>For <code>sha256sum --check</code>, in the same folder.</p>"
             f"<pre><code>{text(digests)}</code></pre>",
         ),
         level=LEVEL,
     )
+
+
+def _files(folder: RunFolder) -> list[Path]:
+    """What does not change any more when a run is made."""
+    return [folder.config, folder.population, folder.plan, folder.certificate]
 
 
 def _ledger(run: Run) -> str:

@@ -41,6 +41,7 @@ class History:
     """history.jsonl, without who took part: that is on record nowhere."""
 
     done: int  # rounds
+    lines: tuple[int, ...]  # the round of each line
     rounds: Ints  # (E,) those with an evaluation
     accuracy: Floats  # (E,)
     loss: Floats  # (E,) infinite where training diverged
@@ -185,6 +186,7 @@ def _history(folder: RunFolder) -> History:
         evaluated = [line for line in by_round.values() if line.get("accuracy") is not None]
         return History(
             done=max(by_round, default=0),
+            lines=tuple(int(line["round"]) for line in lines),
             rounds=np.array([int(line["round"]) for line in evaluated], dtype=np.int64),
             accuracy=np.array([float(line["accuracy"]) for line in evaluated]),
             loss=np.array([_number(line.get("loss")) for line in evaluated]),
@@ -225,19 +227,29 @@ def _number(value: Any) -> float:
 
 def _on_record(path: Path, run: str) -> OnRecord | None:
     """What the ledger says of the run; read-only."""
-    address = f"file:{quote(str(path.absolute()))}?mode=ro&readonly_shm=1"
     states = (
         "SELECT COUNT(*), COALESCE(SUM(state = 'committed'), 0), "
         "COALESCE(SUM(json_array_length(refused)), 0), COALESCE(MIN(reserved), ''), "
         "COALESCE(MAX(COALESCE(committed, reserved)), '') FROM round WHERE run = ?"
     )
     try:
-        with closing(sqlite3.connect(address, uri=True)) as ledger:
+        with closing(opened(path)) as ledger:
             reserved, committed, *rest = ledger.execute(states, [run]).fetchone()
             others = ledger.execute("SELECT COUNT(*) FROM run WHERE id <> ?", [run]).fetchone()[0]
     except sqlite3.Error:
         return None
     return OnRecord(int(reserved), int(committed), int(others), *rest)
+
+
+def opened(ledger: Path, wait: float = 5.0) -> sqlite3.Connection:
+    """A ledger to be read, as it is at one moment; neither it nor its index in shared memory is written.
+
+    `wait` is how many seconds it is waited for.
+    """
+    address = f"file:{quote(str(ledger.absolute()))}?mode=ro&readonly_shm=1"
+    db = sqlite3.connect(address, uri=True, isolation_level=None, timeout=wait)
+    db.execute("BEGIN DEFERRED")
+    return db
 
 
 def _flat(section: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -128,11 +128,12 @@ def _down(axis: Axis, value: float) -> str:
 def _ticks(axis: Axis, kind: str, side: str) -> str:
     """Where there is little room every second one is left out; of names only where they are long."""
     few = axis.named and sum(len(words) for _, words in axis.ticks) <= SHORT
-    return "".join(
-        f'<span class="{kind}{" odd" if k % 2 and not few else ""}" style="{side}:{100 * axis.place(at):.2f}%" '
-        f'aria-hidden="true">{_text(words)}</span>'
-        for k, (at, words) in enumerate(axis.ticks)
-    )
+    found = []
+    for k, (at, words) in enumerate(axis.ticks):
+        kinds = f"{kind} odd" if k % 2 and not few else kind
+        style = f"{side}:{100 * axis.place(at):.2f}%"
+        found.append(f'<span class="{kinds}" style="{style}" aria-hidden="true">{_text(words)}</span>')
+    return "".join(found)
 
 
 def _record(chart: Chart) -> dict[str, object]:

@@ -133,11 +133,11 @@ def promised(part: Group) -> str:
         return "The certificate does not fit the run: nothing is proved."
     if part.verdict == "none":
         return "Nothing: no client is protected from anybody."
-    what = "its whole data set" if certificate.unit == "client" else "each single record of it"
+    what = "the whole data set" if certificate.unit == "client" else "each single record"
     kept = "" if part.verdict == "within" else " This does not hold: budgets are passed."
     trusted = "" if certificate.promise == "server" else " The server is trusted."
     return (
-        f"Protects of every client {what}, against {OBSERVERS[certificate.promise]}, as counted by "
+        f"Protects {what} of every client against {OBSERVERS[certificate.promise]}, as counted by "
         f"{certificate.accountant}.{trusted}{kept}"
     )
 

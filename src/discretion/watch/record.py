@@ -5,11 +5,11 @@ import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 
 from discretion.population import Ints
+from discretion.report.reading import opened
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,8 @@ def read_on(path: Path, run: str, known: OnRecord) -> OnRecord | None:
         Neither the ledger nor a file beside it is made or changed, not even the index in shared memory.
         It is open for one short reading, and never waited for.
     """
-    address = f"file:{quote(str(path.absolute()))}?mode=ro&readonly_shm=1"
     try:
-        with closing(sqlite3.connect(address, uri=True, timeout=0.0)) as db:
+        with closing(opened(path, wait=0.0)) as db:
             query = "SELECT COALESCE(SUM(id <> ?), 0) FROM run"
             ((others,),) = db.execute(query, [run]).fetchall()
             query = "SELECT refused FROM round WHERE run = ? AND round > ? ORDER BY round"
