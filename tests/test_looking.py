@@ -1,7 +1,6 @@
 """A run in the terminal: what is shown is what is in its folder, and it fits."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,7 +100,10 @@ def test_watch_says_where_it_is(discretion: Cli, small_run: Path, monkeypatch: p
     from discretion.watch.server import Watch
 
     opened: list[str] = []
-    stop: Callable[..., None] = lambda self, poll_interval: None  # noqa: E731
+
+    def stop(self: Watch, poll_interval: float) -> None:
+        raise KeyboardInterrupt
+
     monkeypatch.setattr(Watch, "serve_forever", stop)
     monkeypatch.setattr(looking.webbrowser, "open", opened.append)
     done = discretion("watch", str(small_run), "--json")

@@ -2,6 +2,7 @@
 
 import sys
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -58,7 +59,8 @@ def watch(
             terminal.say(f"{run} is at {server.address} on this machine. Stop with Ctrl-C.")
         if browser:
             webbrowser.open(server.address)
-        server.serve_forever(poll_interval=0.2)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever(poll_interval=0.2)
 
 
 def export(

@@ -13,6 +13,8 @@ from discretion.report.markup import panels_of, text
 
 READERS = {"operator": "Operation", "officer": "Data protection", "researcher": "Research"}
 
+NO_ICON = '<link rel="icon" href="data:,">\n'  # a server would be asked for one
+
 
 def render(groups: Sequence[Group], title: str, out: Path, fairness: Mapping[str, Fairness]) -> str:
     """`out` is where the page will stand: its commands name the run folders from there."""
@@ -72,9 +74,8 @@ def shell(
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta name="referrer" content="no-referrer">
-<link rel="icon" href="data:,">
 <title>{text(title)} · Discretion</title>
-<style>
+{NO_ICON if live else ""}<style>
 {_asset("page.css")}{style}</style>
 </head>
 <body>
