@@ -1,4 +1,4 @@
-# `make demo` and `make test` need nothing but Python 3.11 or newer; they make .venv themselves.
+# `make demo` needs nothing but Python 3.11 or newer, `make test` Chromium, too; they make .venv themselves.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN = .venv/bin
 
@@ -11,6 +11,7 @@ test: .venv/test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	sh scripts/get-chromium.sh
 	$(BIN)/pytest -n 2
 
 # with Flower, whose pins are not ours: in an environment of its own

@@ -1,4 +1,4 @@
-"""What every test can have: a small run of the digits inside scikit-learn, or no compiled code."""
+"""What every test can have: a small run of scikit-learn's digits, the command line, no compiled code."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from commands import Cli, runner
 from discretion import extension
+from discretion.config import read
+from discretion.runs import RunFolder, execute, load_data, prepare
 
 # the same examples in every run: a failure can be repeated, and a green run says what was tried
 settings.register_profile("repeatable", derandomize=True)
@@ -37,6 +40,24 @@ def small_config(tmp_path: Path) -> Path:
     path = tmp_path / "config.toml"
     path.write_text(SMALL, encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of that run, finished: to be read, or copied."""
+    home = tmp_path_factory.mktemp("small")
+    (home / "config.toml").write_text(SMALL, encoding="utf-8")
+    config, folder = read(home / "config.toml"), RunFolder(home / "run")
+    execute(folder, prepare(config, folder, load_data(config)))
+    return folder.path
+
+
+@pytest.fixture
+def discretion(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+    """The command line in a terminal of 80 columns."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return runner(monkeypatch, capsys)
 
 
 @pytest.fixture

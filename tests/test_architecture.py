@@ -64,8 +64,9 @@ ALLOWED = {
 }
 # what people use: it may import everything, and nothing above imports it
 OUTERMOST = {
-    *("__init__", "__main__", "advice", "catalogue", "cli", "experiments", "flower", "operate", "options"),
-    *("plots", "replan", "report", "runs", "terminal"),
+    *("__init__", "__main__", "advice", "catalogue", "cli", "experiments", "flower", "looking", "operate"),
+    *("options", "plots", "receipts", "replan", "report", "results", "runs", "sketch", "terminal", "track"),
+    *("verify", "watch"),
 }
 
 

@@ -2,15 +2,13 @@
 
 import json
 import math
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from commands import Cli
 from discretion import cli
 from discretion.ledger import Ledger
 from discretion.methods import METHODS
@@ -18,32 +16,6 @@ from discretion.phase import Phase
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.runs import RunFolder
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Done]
-
-
-@pytest.fixture
-def discretion(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*words: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["discretion", *words])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return Done(code, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture

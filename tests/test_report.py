@@ -1,6 +1,7 @@
 """The report says what is in the run folders: nothing more, nothing nicer, and nothing that can run."""
 
 import csv
+import hashlib
 import io
 import json
 import math
@@ -13,11 +14,9 @@ from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
-import plotly.graph_objects
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plotly.offline import get_plotlyjs
 
 from discretion.accounting import Pld, Renyi, certify
 from discretion.config import make
@@ -29,7 +28,9 @@ from discretion.plan import Plan
 from discretion.population import Population
 from discretion.records import dump
 from discretion.report import numbers, summarise, write
-from discretion.report.reading import read_run
+from discretion.report.comparing import group
+from discretion.report.lasting import lasting
+from discretion.report.reading import read_run, read_runs
 from discretion.runs import RunFolder
 
 ROUNDS = 6
@@ -144,7 +145,7 @@ def text_of(page: str) -> str:
 
 
 def figures_of(page: str) -> dict[str, dict[str, Any]]:
-    found = re.findall(r'<script type="application/json" id="([^"]+)">(.*?)</script>', page)
+    found = re.findall(r'<script type="application/json" data-figure="([^"]+)">(.*?)</script>', page)
     return {name: json.loads(record) for name, record in found}
 
 
@@ -169,12 +170,6 @@ def page(study: Path, three: list[Path]) -> str:
     return page_of(three, study)
 
 
-@pytest.fixture(autouse=True)
-def _without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five megabytes less to read in each test; `page` is made before, and has them."""
-    monkeypatch.setattr("discretion.report.page.get_plotlyjs", lambda: "/* plotly */")
-
-
 def test_the_page_loads_nothing(page: str) -> None:
     tags = Reader(page).tags
     for tag, attributes in tags:
@@ -183,7 +178,6 @@ def test_the_page_loads_nothing(page: str) -> None:
             assert target.startswith(("#", "data:text/csv")), f"<{tag} {name}={target[:60]}>"
     policy = next(a["content"] for t, a in tags if t == "meta" and "http-equiv" in a)
     assert policy is not None and "default-src 'none'" in policy
-    assert get_plotlyjs() in page
     css = page[page.index("<style>") : page.index("</style>")]
     assert "url(" not in css and "@import" not in css
 
@@ -192,7 +186,7 @@ def test_only_the_pages_own_scripts_may_run(page: str) -> None:
     tags = Reader(page).tags
     policy = next(str(a["content"]) for t, a in tags if t == "meta" and "http-equiv" in a)
     running = [a for t, a in tags if t == "script" and a.get("type") != "application/json"]
-    assert len(running) == len(re.findall(r"'sha256-[^']+'", policy)) == 2
+    assert len(running) == len(re.findall(r"'sha256-[^']+'", policy)) == 1
     assert "script-src" in policy and "'unsafe-inline'" not in policy.split("style-src")[0]
     assert not [a for _, a in tags if any(name.startswith("on") for name in a)]
 
@@ -225,32 +219,34 @@ def test_seeds_are_averaged_and_others_kept_apart(three: list[Path]) -> None:
 
 def test_figures_hold_the_same_numbers(page: str) -> None:
     figures = figures_of(page)
-    assert set(figures) == {"figure-accuracy", *(f"figure-spending-{k}" for k in range(3))}
-    lines = {line["name"]: line for line in figures["figure-accuracy"]["data"] if "text" in line}
+    assert {"figure-accuracy", "figure-participation"} | {f"figure-spending-{k}" for k in range(3)} <= set(
+        figures
+    )
+    lines = {line["name"]: line for line in figures["figure-accuracy"]["series"]}
     assert lines[METHODS[OWN].title]["x"] == [2, 4, 6]
     assert lines[METHODS[OWN].title]["y"] == pytest.approx([0.41, 0.61, 0.81])
+    assert lines[METHODS[OWN].title]["text"][-1] == "81.00 ± 1.41 %"
     for k, budget in enumerate((1.0, 2.0, 4.0)):
-        limit, *curves = figures[f"figure-spending-{k}"]["data"]
-        assert limit["y"] == [budget, budget]
+        curves = figures[f"figure-spending-{k}"]["series"]
         assert {curve["name"] for curve in curves} == {METHODS[OWN].title, METHODS[STRICT].title}
+        assert all(text.endswith(f" of {budget:g}") for curve in curves for text in curve["text"])
+    shares = {bars["name"]: bars["y"] for bars in figures["figure-participation"]["series"]}
+    assert shares["all clients"] == shares[METHODS[OWN].title] == pytest.approx([1 / 3] * 3)
     charts = [a for t, a in Reader(page).tags if a.get("class") == "chart"]
-    assert len(charts) == 4 and all(a["role"] == "img" and a["aria-label"] for a in charts)
-
-
-def test_figures_are_plotlys(page: str) -> None:
-    """Colours are names until the page draws them; all else passes plotly's own checks."""
-    for record in figures_of(page).values():
-        named = re.sub(r'"--[^"]+"', '"#123456"', json.dumps(record))
-        plotly.graph_objects.Figure(json.loads(named))
+    assert len(charts) == len(figures)
+    assert all(a["role"] == "img" and a["aria-label"] and a["tabindex"] == "0" for a in charts)
 
 
 def test_colours_are_defined_and_one_for_each_method(page: str) -> None:
     css = page[page.index("<style>") : page.index("</style>")]
     figures = figures_of(page)
-    for name in re.findall(r'"(--[a-z0-9-]+)', json.dumps(figures)):
-        assert f"{name}:" in css, name
-    lines = [line for figure in figures.values() for line in figure["data"] if "text" in line]
-    colours = {(line["name"], line["line"]["color"]) for line in lines}
+    for name in re.findall(r"var\\((--[a-z0-9-]+)\\)", page):
+        assert f"{name}:" in page, name
+    lines = [
+        line for figure in figures.values() for line in figure["series"] if line["name"] != "all clients"
+    ]
+    assert all(f"{line['colour']}:" in css for line in lines)
+    colours = {(line["name"], line["colour"]) for line in lines}
     assert len(colours) == len({name for name, _ in colours}) == len({c for _, c in colours}) == 3
 
 
@@ -324,8 +320,44 @@ def test_what_cannot_be_compared_is_marked(settings: dict[str, Any], reason: str
     page = page_of(runs, tmp_path)
     text = text_of(page)
     assert "not comparable" in text and reason in text
-    assert len([d for d in figures_of(page)["figure-accuracy"]["data"] if "text" in d]) == 1
+    assert len(figures_of(page)["figure-accuracy"]["series"]) == 1
     assert "90.0 %" not in text[: text.index("Methods compared")]  # not in the sentence on the result
+
+
+def test_other_promises_cannot_be_compared(tmp_path: Path) -> None:
+    """Against another adversary, or of another unit, an epsilon means something else."""
+    runs = [make_run(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
+    runs.append(run_of(tmp_path / "records", "privacy_aware"))
+    runs.append(make_run(tmp_path / "bare", BARE))
+    remarks = {row.method: row.remarks for row in summarise(runs)}
+    assert "not comparable: unit is record, not client" in remarks["privacy_aware"]
+    assert "not comparable: promise against is server, not clients" in remarks["privacy_aware"]
+    assert {row.method: row.comparable for row in summarise(runs)}[BARE]
+
+
+def test_other_shares_of_the_budgets_cannot_be_compared(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
+    runs.append(make_run(tmp_path / "b", OWN, settings={"plan.share": 0.5}))
+    assert summarise(runs)[1].remarks[0] == "not comparable: plan.share is 0.5, not 1.0"
+
+
+def test_when_budgets_run_out(tmp_path: Path) -> None:
+    """A plan that leaves much of a budget lasts longer; until when is what the accountant says."""
+    path = make_run(tmp_path / "a", STRICT, noise=3.0)
+    (part,) = group(read_runs([path]))
+    run, found = part.first, lasting(part)
+    for k, each in enumerate(found):
+        client, mine = run.worst[[k]], part.classes[k]
+        halfway = [t for t, e in zip(mine.rounds, mine.curve, strict=True) if e >= 0.5 * mine.budget]
+        assert each.half == (halfway[0] if halfway else None)
+        if each.out is not None and each.out > ROUNDS:
+            longer = planned(STRICT, run.population, 10 * ROUNDS, 3.0)
+            at = [
+                float(Pld().epsilon(longer.steps(t).of(client), run.population.delta[client])[0])
+                for t in (each.out, each.out + 1)
+            ]
+            assert at[0] <= mine.budget < at[1]
+    assert found[0].out is not None and found[0].out < (found[2].out or math.inf)
 
 
 def test_other_clients_cannot_be_compared(tmp_path: Path) -> None:
@@ -386,8 +418,9 @@ def test_a_method_that_is_not_known_is_text_too(tmp_path: Path) -> None:
     (run / "certificate.json").write_text(certify(plan, population, Renyi()).to_json(), encoding="utf-8")
     page = page_of([run], tmp_path)
     assert "img" not in {t for t, _ in Reader(page).tags}
-    names = [d["name"] for figure in figures_of(page).values() for d in figure["data"]]
-    assert len(names) >= 4 and not any("<" in name for name in names)
+    names = [d["name"] for figure in figures_of(page).values() for d in figure["series"]]
+    assert len(names) >= 4 and ATTACK in names  # in JSON, which the script shows as text only
+    assert "innerHTML" not in page and "outerHTML" not in page
 
 
 def test_overspending_is_not_called_within_budget(tmp_path: Path) -> None:
@@ -429,7 +462,8 @@ def test_budgets_drawn_anew_for_each_seed_are_cut_into_common_classes(tmp_path: 
     row = summarise(runs)[0]
     assert row.averaged == 2 and len(row.spent) == 8 and row.verdict == "within"
     page = page_of(runs, tmp_path)
-    assert all(figure["data"][0]["y"] == [1.0, 1.0] for n, figure in figures_of(page).items() if "sp" in n)
+    shares = [figure["y"] for name, figure in figures_of(page).items() if "spending" in name]
+    assert len(shares) == 8 and all(axis[3] == "Share of the budget" for axis in shares)
 
 
 def test_ten_thousand_clients_make_a_small_page(tmp_path: Path) -> None:
@@ -437,29 +471,34 @@ def test_ten_thousand_clients_make_a_small_page(tmp_path: Path) -> None:
     names = tuple(f"client-number-{i}" for i in range(10_000))
     population = Population(names, budgets, np.full(10_000, 1e-5), np.full(10_000, 5, dtype=np.int64))
     page = page_of([make_run(tmp_path / "a", population=population)], tmp_path)
-    assert len(page.encode()) + len(get_plotlyjs().encode()) < 10_000_000
+    assert len(page.encode()) < 1_000_000
     assert "client-number-" not in page
 
 
 def test_digests_and_commands_to_verify(three: list[Path], page: str) -> None:
     text = text_of(page)
     for path in three:
-        run = read_run(path)
-        assert f"discretion check {path.name}" in text
-        assert f"{run.plan.digest()} {path.name}/plan.json" in text
-        assert f"{run.population.digest()} {path.name}/population.csv" in text
+        assert f"discretion verify {path.name}" in text
+        for name in ("config.toml", "population.csv", "plan.json", "certificate.json"):
+            digest = hashlib.sha256((path / name).read_bytes()).hexdigest()
+            assert f"{digest} {path.name}/{name}" in text
 
 
-def test_the_figures_can_be_downloaded(study: Path, page: str) -> None:
-    links = [a for t, a in Reader(page).tags if t == "a" and "download" in a]
-    kind, _, data = str(links[0]["href"]).partition(",")
-    assert kind == "data:text/csv;charset=utf-8"
-    rows = list(csv.DictReader(io.StringIO(unquote(data))))
-    last = [r for r in rows if r["figure"] == "accuracy" and r["round"] == "6"]
-    assert {r["method"]: float(r["value"]) for r in last}[METHODS[OWN].title] == pytest.approx(0.81)
+def test_the_numbers_of_each_figure_can_be_downloaded(study: Path, page: str) -> None:
+    links = {str(a["download"]): str(a["href"]) for t, a in Reader(page).tags if t == "a" and "download" in a}
+    assert set(links) == {f"{name}.csv" for name in figures_of(page)}
+
+    def rows(name: str) -> list[dict[str, str]]:
+        kind, _, data = links[f"{name}.csv"].partition(",")
+        assert kind == "data:text/csv;charset=utf-8"
+        return list(csv.DictReader(io.StringIO(unquote(data))))
+
+    last = {r["series"]: r for r in rows("figure-accuracy") if r["round"] == "6"}
+    assert float(last[METHODS[OWN].title]["accuracy"]) == pytest.approx(0.81)
+    assert float(last[METHODS[OWN].title]["std"]) == pytest.approx(0.02 / math.sqrt(2))
     certificate = read_run(study / f"{OWN}-0").certificate
-    spent = [r for r in rows if r["figure"] == "epsilon spent" and r["method"] == METHODS[OWN].title]
-    assert max(float(r["value"]) for r in spent) == certificate.spent.max()
+    spent = [r for r in rows("figure-spending-2") if r["series"] == METHODS[OWN].title]
+    assert max(float(r["epsilon"]) for r in spent) == certificate.spent.max()
 
 
 def test_the_ledger_is_read_and_left_alone(tmp_path: Path) -> None:
@@ -531,7 +570,7 @@ def test_paper_mode_that_overspends_is_said(tmp_path: Path) -> None:
     page = page_of([tight, paper], tmp_path)
     assert "Paper mode: not the stated guarantee." in text_of(page)
     certificate = read_run(paper).certificate
-    over = [line for line in figures_of(page)["figure-spending-0"]["data"] if "paper" in line["name"]]
+    over = [line for line in figures_of(page)["figure-spending-0"]["series"] if "paper" in line["name"]]
     assert over[0]["y"][-1] == certificate.spent.min()  # the curve ends at what is charged
     assert "it was to hold against the server" in text_of(page)
 

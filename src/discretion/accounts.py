@@ -92,8 +92,16 @@ class Accounts:
         columns = (account.rate[list(prices)], account.multiplier[list(prices)], np.array(releases))
         return Steps(*columns, *self.kind())
 
-    def steps(self, whole_plans: bool = False, more: tuple[str, int] | None = None) -> Steps:
-        """All on record; with `whole_plans`, all that open runs may still take, too.
+    def about(self, run: str) -> dict[str, Any] | None:
+        """What was admitted under this name; None if nothing was."""
+        names = ("plan", "unit", "adjacency", "promise")
+        rows = self._read(f"SELECT {', '.join(names)} FROM run WHERE id = ?", [run])
+        return dict(zip(names, rows[0], strict=True)) if rows else None
+
+    def steps(
+        self, whole_plans: bool = False, more: tuple[str, int] | None = None, only: str | None = None
+    ) -> Steps:
+        """All on record, `only` of a run if said; with `whole_plans`, all that open runs may still take, too.
 
         `more` is a run and one of its phases of which one round is added.
         """
@@ -105,6 +113,8 @@ class Accounts:
         none = Steps.none(len(self._place))
         rates, multipliers, counts = [none.rate], [none.multiplier], [none.count]
         for run, closed in self._read("SELECT id, closed FROM run ORDER BY rowid", []):
+            if only not in (None, run):
+                continue
             account = self.of(run)
             count = account.count.copy()
             if whole_plans and closed is None:
@@ -118,6 +128,17 @@ class Accounts:
             counts.append(count[taken])
         rate, multiplier, count = np.concatenate(rates), np.concatenate(multipliers), np.concatenate(counts)
         return Steps(rate, multiplier, count, *self.kind())
+
+    def after_each_round(self, run: str) -> Steps:
+        """What the only client of this population paid in a run, after each round in the place of clients."""
+        account = self.of(run)
+        rows = self._read("SELECT phase, refused FROM round WHERE run = ? ORDER BY round", [run])
+        count = np.zeros((len(account.rate), len(rows)), dtype=np.int64)
+        for at, (phase, refused) in enumerate(rows):
+            for price, (releases,) in self._releases(run, phase, refused):
+                count[price, at] += releases
+        rate, multiplier = (np.repeat(column, len(rows), 1) for column in (account.rate, account.multiplier))
+        return Steps(rate, multiplier, count.cumsum(axis=1), *self.kind())
 
     def _add_ahead(self, run: str, count: Ints) -> None:
         """Add, to (S, N) releases by price, those of the rounds that are not on record yet."""

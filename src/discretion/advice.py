@@ -39,7 +39,7 @@ def noise_to_signal(plan: Plan, population: Population) -> tuple[float, float]:
         Neither depends on the clip, if all clips and noises have one factor.
         Of the same round T times, the noise of the run is the noise of the round over sqrt(T).
     """
-    parts = [_round(phase, population) for phase in plan.phases]
+    parts = [round_noise(phase, population) for phase in plan.phases]
     last = next((noise / signal for noise, signal in reversed(parts) if signal > 0), math.inf)
     rounds = [phase.rounds for phase in plan.phases]
     noise = math.sqrt(sum(count * part[0] ** 2 for count, part in zip(rounds, parts, strict=True)))
@@ -47,7 +47,7 @@ def noise_to_signal(plan: Plan, population: Population) -> tuple[float, float]:
     return last, noise / signal if signal > 0 else math.inf
 
 
-def _round(phase: Phase, population: Population) -> tuple[float, float]:
+def round_noise(phase: Phase, population: Population) -> tuple[float, float]:
     """Noise and signal of the weighted sum of a round, in one coordinate and in norm."""
     taking = phase.expected * phase.weight[phase.pool]  # (N,)
     if phase.batch is None:

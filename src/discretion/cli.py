@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from discretion import __version__, advice, budgets, catalogue, config, operate, terminal
+from discretion import __version__, advice, budgets, catalogue, config, looking, operate, results, terminal
 from discretion.accounting import Accountant, Certificate, Pld, Reference, Renyi, certify
 from discretion.errors import DiscretionError, InputError
 from discretion.experiments import command
@@ -18,6 +18,7 @@ from discretion.population import Population
 from discretion.profile import Profile
 from discretion.runs import Progress, RunFolder, Task, execute, load_data, plan_of, prepare
 from discretion.streams import Purpose, stream
+from discretion.track import tracking
 
 app = typer.Typer(
     name="discretion",
@@ -240,6 +241,9 @@ def run(
         int | None,
         typer.Option(min=0, help="Processes for models that only torch can train; 0: as many as cores."),
     ] = None,
+    track: Annotated[
+        str | None, typer.Option(help="tensorboard or mlflow: hand the history on, too; see [track].")
+    ] = None,
     write_report: Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.")] = True,
     show_profile: Annotated[bool, typer.Option("--profile", help="Say where the time went.")] = False,
     json_: Json = False,
@@ -253,6 +257,7 @@ def run(
     folder = RunFolder(target if target.is_dir() else out or Path("runs") / target.stem)
     wanted = {"device": device, "threads": threads, "workers": workers}
     where = [f"train.{name}={value}" for name, value in wanted.items() if value is not None]
+    where += [f"track.to={track}"] if track else []
     task, profile = None, Profile()
     if not (resume and folder.about.exists()):
         if target.is_dir():
@@ -279,54 +284,22 @@ def _train(
     certificate = Certificate.from_json(_read(folder.certificate))
     if not as_json:
         _show(made, Population.from_csv(folder.population), certificate, as_json)
-    settings = config.read(folder.config)
+    settings = config.read(folder.config, overrides)
     if settings.clients.where == "flower":
         from discretion.flower import project
 
         return project.submit(folder.path, settings.clients.connection, settings.clients.home)
-    with terminal.bars(as_json) as progress:
+    with terminal.bars(as_json) as progress, tracking(folder.path, settings.track, terminal.say) as hand_on:
         bar = terminal.bar(progress, made.method, made.rounds)
 
         def show(now: Progress) -> None:
+            hand_on()
             note = terminal.progress_note(now.accuracy, now.spent)
             progress.update(bar, completed=now.round, note=note)
             if not as_json and not terminal.err.is_terminal and now.round % max(1, now.rounds // 10) == 0:
                 terminal.say(f"round {now.round} of {now.rounds}: {note}")
 
         execute(folder, task, show, profile, overrides=overrides)
-
-
-@app.command()
-def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a report here, too.")] = None,
-    json_: Json = False,
-) -> None:
-    """Show several runs in one table: accuracy, and what it cost whom.
-
-    Example: `discretion compare runs/demo --out comparison.html`
-    """
-    terminal.compare_runs(_runs_in(runs), out, None, json_)
-
-
-@app.command()
-def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file to write.")] = None,
-    json_: Json = False,
-) -> None:
-    """Write report.html, one file that needs nothing else, from what is in the run folders.
-
-    Example: `discretion report runs/first`
-    """
-    from discretion.report import write
-
-    path = out or runs[0] / "report.html"
-    write(_runs_in(runs), path)
-    if json_:
-        terminal.print_json({"report": str(path)})
-    else:
-        terminal.say(f"Wrote {path}. {terminal.how_to_open(path)}")
 
 
 @app.command()
@@ -358,6 +331,13 @@ def ledger(
             terminal.show_ledger(record, opened.population)
 
 
+app.command()(looking.show)
+app.command()(looking.watch)
+app.command()(looking.export)
+app.command()(results.compare)
+app.command()(results.report)
+app.command()(results.verify)
+app.command()(results.receipt)
 app.command()(catalogue.methods)
 app.command()(catalogue.data)
 
@@ -383,19 +363,6 @@ def _show(made: Plan, clients: Population, certificate: Certificate, as_json: bo
         if table := terminal.adversaries_table(clients, certificate):
             terminal.out.print(table)
         terminal.out.print(terminal.statement(certificate))
-
-
-def _runs_in(paths: list[Path]) -> list[Path]:
-    found: list[Path] = []
-    for path in paths:
-        inside = sorted(about.parent for about in path.glob("*/run.json"))
-        if RunFolder(path).about.exists():
-            found.append(path)
-        elif inside:
-            found += inside
-        else:
-            raise InputError(f"there is no run in {path}")
-    return found
 
 
 def _read(path: Path) -> str:

@@ -205,6 +205,19 @@ class ClientsConfig(Section):
     )
 
 
+class TrackConfig(Section):
+    """Where the history goes, too, while it is made; not part of what a run is."""
+
+    to: Literal["", "tensorboard", "mlflow"] = Field(
+        "", description="tensorboard or mlflow; empty: nowhere. `discretion export` does the same afterwards"
+    )
+    out: str = Field(
+        "",
+        description="tensorboard: a folder, else one in that of the run; mlflow: a server's address, or a "
+        "folder, else as MLFLOW_TRACKING_URI says",
+    )
+
+
 class Config(Section):
     seed: int = Field(
         0, ge=0, lt=2**128, description="of clients, weights and batches, and of seeded coins and noise"
@@ -224,6 +237,7 @@ class Config(Section):
     plan: PlanConfig = PlanConfig()
     train: TrainConfig = TrainConfig()
     clients: ClientsConfig = ClientsConfig()
+    track: TrackConfig = TrackConfig()
 
     def anchored(self) -> "Config":
         """With absolute paths, so that a run finds its ledger and data wherever it is resumed from."""
@@ -232,7 +246,9 @@ class Config(Section):
         files = {"addresses": _absolute(self.clients.addresses), "key": _absolute(self.clients.key)}
         files["home"] = _absolute(self.clients.home)
         clients = self.clients.model_copy(update=files)
-        changed = {"population": population, "data": data, "clients": clients}
+        out = self.track.out if "://" in self.track.out else _absolute(self.track.out)
+        track = self.track.model_copy(update={"out": out})
+        changed = {"population": population, "data": data, "clients": clients, "track": track}
         places = {"ledger": _absolute(self.ledger), "after": _absolute(self.after)}
         return self.model_copy(update=changed | places)
 
@@ -247,8 +263,8 @@ class Config(Section):
 
     def identity(self) -> str:
         """What tells one run from another, but for the model that it starts from: what decides its numbers,
-        and not where its clients or earlier runs are."""
-        return tomli_w.dumps(self.deciding().model_dump(exclude={"clients", "after"}))
+        and not where its clients or earlier runs are, or where its history goes."""
+        return tomli_w.dumps(self.deciding().model_dump(exclude={"clients", "after", "track"}))
 
 
 def _absolute(path: str) -> str:

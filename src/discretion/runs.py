@@ -104,6 +104,10 @@ class RunFolder:
         return self.path / "report.html"
 
     @property
+    def profile(self) -> Path:
+        return self.path / "profile.json"
+
+    @property
     def answers(self) -> Path:
         return self.path / "answers.jsonl"
 
@@ -226,7 +230,7 @@ class Task:
 def set_up(config: Config, dataset: Dataset, population: Population | None = None, key: bytes = b"") -> Task:
     """`key` is a secret of the run: with it, its name tells nothing of the data."""
     population, partition = divide(config, dataset, population)
-    clients = _local_clients(config, dataset, partition)
+    clients = local_clients(config, dataset, partition)
     said = config.identity() + str(clients.device) + population.to_csv()
     content = hashlib.blake2b(said.encode(), key=key)
     start = start_of(config, clients)
@@ -348,10 +352,13 @@ def execute(
                 f"{folder.path} was made from other settings, clients, data, device or model code than are "
                 "there now, and a run keeps its own: put them back, or start a new run"
             )
-        with Ledger(folder.ledger(config), population, config.rule) as ledger:
-            _execute(
-                folder, config, plan, certificate, ledger, task, on_round, profile or Profile(), transport
-            )
+        profile = profile or Profile()
+        try:
+            with Ledger(folder.ledger(config), population, config.rule) as ledger:
+                _execute(folder, config, plan, certificate, ledger, task, on_round, profile, transport)
+        finally:
+            if config.train.randomness == "seeded":  # else it is secret: time tells of who took part
+                _add_profile(folder, profile)
 
 
 def _execute(
@@ -424,7 +431,7 @@ def name_of(folder: RunFolder) -> str:
     return name
 
 
-def _local_clients(config: Config, dataset: Dataset, partition: Partition) -> "LocalClients":
+def local_clients(config: Config, dataset: Dataset, partition: Partition) -> "LocalClients":
     try:
         import torch
     except ModuleNotFoundError:
@@ -474,6 +481,17 @@ def _write_checkpoint(folder: RunFolder, state: State) -> None:
     tensors |= {"step": state.step, "memory": state.memory, "square": state.square, "mean": state.mean}
     tensors |= {"scale": np.array([state.scale])}
     write_safely(folder.checkpoint, safetensors.numpy.save(tensors))
+
+
+def _add_profile(folder: RunFolder, profile: Profile) -> None:
+    """Where the time went, of all times that the run was executed, but those that were killed."""
+    record = profile.to_record()
+    rounds, seconds = int(record["rounds"]), dict(record["seconds"])
+    if folder.profile.exists():
+        before = json.loads(folder.profile.read_text(encoding="utf-8"))
+        rounds += before["rounds"]
+        seconds = {part: took + before["seconds"].get(part, 0.0) for part, took in seconds.items()}
+    write_safely(folder.profile, (json.dumps({"rounds": rounds, "seconds": seconds}) + "\n").encode())
 
 
 def read_checkpoint(folder: RunFolder) -> State | None:

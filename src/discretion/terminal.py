@@ -210,14 +210,14 @@ def show_ledger(record: dict[str, Any], population: Population) -> None:
             least, most = min(row["runs"] for row in mine), max(row["runs"] for row in mine)
             spent, left = max(row["spent"] for row in mine), min(row["left"] for row in mine)
             runs = f"{most}" if least == most else f"{least} to {most}"
-            table.add_row(name, f"{len(mine)}", epsilon(spent), _rounded_down(left), runs)
+            table.add_row(name, f"{len(mine)}", epsilon(spent), rounded_down(left), runs)
         table.caption = "spent: the most of any client; left: the least"
     else:
         for row in rows:
             cells = (
                 f"{row['budget']:.5g}",
                 epsilon(row["spent"]),
-                _rounded_down(row["left"]),
+                rounded_down(row["left"]),
                 f"{row['runs']}",
             )
             table.add_row(escape(row["client"]), *cells)
@@ -234,7 +234,7 @@ def show_ledger(record: dict[str, Any], population: Population) -> None:
     out.print("[dim]Costs add up to less than their sum: a run may fit that costs more than is left.[/]")
 
 
-def _rounded_down(value: float) -> str:
+def rounded_down(value: float) -> str:
     """What is left must not look larger than it is."""
     return "∞" if math.isinf(value) else f"{math.floor(value * 1e4) / 1e4:.4f}"
 

@@ -58,10 +58,13 @@ class Spending:
     budget: Floats  # (C,)
     epsilon: Floats  # (C, len(rounds))
 
+    def after(self, done: int) -> Floats:
+        """(C,) epsilon after `done` rounds: at the next point, so never too small."""
+        return self.epsilon[:, min(int(np.searchsorted(self.rounds, done)), len(self.rounds) - 1)]
+
     def share(self, done: int) -> float:
         """The largest share of a budget that any client has spent after `done` rounds."""
-        shares = share_of(self.epsilon, self.budget[:, None]).max(axis=0)
-        return float(shares[np.searchsorted(self.rounds, done)])  # at the next point: never too small
+        return float(share_of(self.after(done), self.budget).max())
 
 
 @dataclass(frozen=True)

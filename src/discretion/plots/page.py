@@ -9,11 +9,12 @@ from discretion.accounting import Certificate
 from discretion.methods import Details, find
 from discretion.plan import ADVERSARIES, Adversary, Plan
 from discretion.plots import drawings
-from discretion.plots.curves import over_time, varies
 from discretion.population import Floats, Ints, Population
 from discretion.report import numbers, statements, wording
-from discretion.report.charts import SYMBOLS, Figure, Style
-from discretion.report.markup import badge, facts, figure, legend, note, section, table, text
+from discretion.report.chart import SYMBOLS, Chart, Style
+from discretion.report.charts import by_round, class_styles
+from discretion.report.curves import over_time, varies
+from discretion.report.markup import badge, facts, figure, grid, legend, note, section, table, text
 from discretion.report.page import shell
 from discretion.report.sections import VERDICTS
 from discretion.treatment import Treatment, ends, treatment
@@ -121,24 +122,15 @@ def _drawn(population: Population, mine: Treatment, details: Details) -> str:
     share = population.size / population.size.sum()
     panels = []
     if len(np.unique(population.size)) > 1:
-        panels.append(
-            _panel(
-                "figure-selection",
-                drawings.selection(population, chance, title),
-                title,
-                "by budget and number of records",
-            )
-        )
-    ratio = drawings.by_epsilon(population, chance / share, level=1.0)
-    panels.append(
-        _panel(
-            "figure-selection-ratio",
-            ratio,
-            f"{title}, over the share of the data",
-            "1 (dotted): as often as a draw without bias",
-        )
-    )
-    return section("drawn", "Who is drawn", intro, _grid(panels, " stacked"))
+        drawing = drawings.selection(population, chance, title)
+        most = numbers.percent(float(chance.max()), 2)
+        scale = f'<div class="scale">0 % <span></span> {most}</div>'
+        panels.append(_panel("figure-selection", drawing, title, "by budget and number of records", scale))
+    heading = f"{title}, over the share of the data"
+    ratio = drawings.by_epsilon(population, chance / share, heading, level=1.0)
+    aside = "1 (dotted): as often as a draw without bias"
+    panels.append(_panel("figure-selection-ratio", ratio, heading, aside))
+    return section("drawn", "Who is drawn", intro, grid(panels, " stacked"))
 
 
 def _by_budget(plan: Plan, population: Population, mine: Treatment) -> str:
@@ -154,7 +146,7 @@ def _by_budget(plan: Plan, population: Population, mine: Treatment) -> str:
     for number, (title, column) in enumerate(columns.items()):
         finite = np.where(np.isfinite(column), column, np.nan)
         if private.any() and varies(finite[private]):
-            drawing = drawings.by_epsilon(population, finite, pool)
+            drawing = drawings.by_epsilon(population, finite, title, pool)
             panels.append(_panel(f"figure-budget-{number}", drawing, title, ""))
         elif (found := ends(column)) is not None:
             value = "unbounded" if math.isinf(found[0]) else numbers.span(found)
@@ -162,40 +154,39 @@ def _by_budget(plan: Plan, population: Population, mine: Treatment) -> str:
     groups = []
     if pool is not None:
         looks = [
-            Style(f"--method-{(k + 1) % 7 + 1}", SYMBOLS[k % len(SYMBOLS)], "dot") for k in np.unique(pool)
+            Style(f"--method-{(k + 1) % 7 + 1}", SYMBOLS[k % len(SYMBOLS)], "none") for k in np.unique(pool)
         ]
-        groups = [(f"group {k + 1}, summed apart", look) for k, look in enumerate(looks)]
+        groups = [(drawings.group_name(k), look) for k, look in enumerate(looks)]
     intro = "A point is a client. Noise multiplier: noise over clip; larger protects more." if panels else ""
     return section(
         "budgets",
         "What budgets decide",
         intro,
         legend(groups) if groups and panels else "",
-        _grid(panels),
+        grid(panels),
         note([text(words) for words in same]) if same else "",
     )
 
 
 def _spending(certificate: Certificate, mine: Treatment) -> str:
-    curve, styles = certificate.spending, drawings.class_styles(certificate.spending.classes)
+    curve, styles = certificate.spending, class_styles(certificate.spending.classes)
     drawing = drawings.spending(certificate, styles, in_steps=mine.public)
-    if not drawing["data"]:
+    if drawing is None:
         return section("spending", "Who spends what, when", "Epsilon is infinite: there is nothing to draw.")
-    key = legend(list(zip(_names(curve.classes), _bare(styles), strict=True)))
-    shown = figure("figure-spending", drawing, "Epsilon spent over rounds, by budget class")
+    key = legend(list(zip(curve.classes, _bare(styles), strict=True)))
     return section(
         "spending",
         "Who spends what, when",
         "Epsilon that is spent after each round, against whom the plan promises to protect; in each class of "
         "the client that uses most of its budget. Dotted: the budget.",
-        f'<figure class="panel">{key}{shown}</figure>',
+        figure("figure-spending", drawing, "Epsilon spent over rounds, by budget class", key=key),
     )
 
 
 def _over_rounds(plan: Plan, population: Population, mine: Treatment) -> str:
     """What changes from round to round, by budget class."""
     names, member = population.classes()
-    time, styles = over_time(plan, member), drawings.class_styles(names)
+    time, styles = over_time(plan, member), class_styles(names)
     changing: dict[str, Floats] = {}
     if not mine.public:
         changing["Chance of taking part"] = time.rate
@@ -203,18 +194,18 @@ def _over_rounds(plan: Plan, population: Population, mine: Treatment) -> str:
     panels = []
     for number, (title, values) in enumerate(changing.items()):
         if varies(values):
-            drawing = drawings.by_round(time, values, names, styles)
+            drawing = by_round(time, values, names, styles, title)
             aside = "" if title.startswith("Chance") else "median client of each class"
             panels.append(_panel(f"figure-round-{number}", drawing, title, aside))
-    key = legend(list(zip(_names(names), _bare(styles), strict=True))) if panels else ""
+    key = legend(list(zip(names, _bare(styles), strict=True))) if panels else ""
     if varies(time.cohort):
         one = [Style("--ink", "", "solid")]
         title = "Turns in a round" if mine.public else "Clients expected in a round"
-        drawing = drawings.by_round(time, time.cohort[:, None], [title], one)
+        drawing = by_round(time, time.cohort[:, None], [title], one, title)
         panels.append(_panel("figure-round-cohort", drawing, title, "all clients together"))
     if not panels:
         return ""
-    return section("rounds", "What changes over rounds", "", key, _grid(panels))
+    return section("rounds", "What changes over rounds", "", key, grid(panels))
 
 
 def _details(details: Details) -> str:
@@ -225,13 +216,12 @@ def _details(details: Details) -> str:
         dashes = ("solid", "dash", "dot", "dashdot")
         looks = [Style(f"--method-{k % 7 + 1}", "", dashes[k % 4]) for k in range(len(curves))]
         key = legend(list(zip(curves, looks, strict=True)))
-        shown = figure(f"figure-details-{number}", drawings.details(curves, looks), text(title))
-        panels.append(
-            f'<figure class="panel"><figcaption><b>{text(title)}</b></figcaption>{key}{shown}</figure>'
-        )
+        drawing = drawings.details(curves, looks, title)
+        name, caption = f"figure-details-{number}", f"<b>{text(title)}</b>"
+        panels.append(figure(name, drawing, text(title), caption, key))
     rows = [[text(name), numbers.plain(value)] for name, value in details.numbers.items()]
     found = table(["Found on the way", "Value"], rows, "data", "What the method found") if rows else ""
-    return section("details", "What is behind it", "", _grid(panels), f"<br>{found}")
+    return section("details", "What is behind it", "", grid(panels), f"<br>{found}")
 
 
 def _classes(population: Population, certificate: Certificate, mine: Treatment) -> str:
@@ -286,12 +276,6 @@ def _bare(styles: Sequence[Style]) -> list[Style]:
     return [Style(look.colour, "", look.dash) for look in styles]
 
 
-def _panel(name: str, drawing: Figure, title: str, aside: str) -> str:
-    shown = figure(name, drawing, text(f"{title} {aside}".strip()))
-    return (
-        f'<figure class="panel"><figcaption><b>{text(title)}</b> {text(aside)}</figcaption>{shown}</figure>'
-    )
-
-
-def _grid(panels: Sequence[str], kind: str = "") -> str:
-    return f'<div class="panels{kind}">{"".join(panels)}</div>' if panels else ""
+def _panel(name: str, drawing: Chart, title: str, aside: str, key: str = "") -> str:
+    described = text(f"{title} {aside}".strip())
+    return figure(name, drawing, described, f"<b>{text(title)}</b> {text(aside)}", key)

@@ -7,6 +7,7 @@ from pathlib import Path
 from discretion.errors import InputError
 from discretion.report import wording
 from discretion.report.comparing import group
+from discretion.report.fairness import measure
 from discretion.report.groups import Group, Verdict
 from discretion.report.page import render
 from discretion.report.reading import read_runs
@@ -39,10 +40,15 @@ class Summary:
     remarks: tuple[str, ...]  # what must be known before the numbers are used
 
 
-def write(folders: Sequence[Path], out: Path, title: str | None = None) -> None:
-    """Write the report on these run folders to `out`, one HTML file that needs nothing else."""
+def write(folders: Sequence[Path], out: Path, title: str | None = None, class_accuracy: bool = False) -> None:
+    """Write the report on these run folders to `out`, one HTML file that needs nothing else.
+
+    With `class_accuracy` it shows how well models do on each budget class's own records, which is not
+    private and refused where data may be real.
+    """
     groups = group(read_runs(folders))
-    text = render(groups, title or wording.title(groups), out)
+    fairness = measure(groups) if class_accuracy else {}
+    text = render(groups, title or wording.title(groups), out, fairness)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")

@@ -1,42 +1,31 @@
-"""The figures as plotly JSON, with colours left as names that the page gives a value in each theme."""
+"""The charts of a report, as data: of groups of runs, over rounds and by budget class."""
 
-import csv
-import html
-import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from discretion.advice import round_noise
 from discretion.methods import METHODS
+from discretion.population import Floats, Ints
 from discretion.report import numbers
+from discretion.report.chart import SYMBOLS, Chart, Series, Style, categories, linear, logarithmic, rounds
 from discretion.report.comparing import class_names
+from discretion.report.curves import OverTime
 from discretion.report.groups import BudgetClass, Group
 
-Figure = dict[str, Any]
-
 COLOURS = 7  # --method-1 … in page.css
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
-BAND = "0.16"  # opacity
-GAPS = "7px,7px"  # lets the line show that lies beneath
+ORDERS = 8  # --order-1 … in page.css
 HEADROOM = 1.12  # above the budget
 MOST_SHOWN = 2.0  # budgets
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a method looks in every figure and table of one report."""
-
-    colour: str  # a custom property of page.css
-    symbol: str
-    dash: str
+WIDE = 16.0  # what is further apart than this gets a logarithmic axis
+EVERYBODY = Style("--line-strong", "", "solid")
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One budget class of the figure on spending."""
+    """One budget class of the chart on spending."""
 
     name: str
     clients: int
@@ -64,43 +53,32 @@ def styles(groups: Sequence[Group]) -> dict[str, Style]:
     return made
 
 
-def accuracy(groups: Sequence[Group], style: dict[str, Style]) -> Figure:
+def class_styles(names: Sequence[str]) -> list[Style]:
+    """Strictest first; spread over the order of colours."""
+    place = np.linspace(1, ORDERS, len(names)).round().astype(int) if len(names) > 1 else [4]
+    return [Style(f"--order-{k}", SYMBOLS[i % len(SYMBOLS)], "solid") for i, k in enumerate(place)]
+
+
+def accuracy(groups: Sequence[Group], style: Mapping[str, Style]) -> Chart:
     """A line for each method with a band of one standard deviation over seeds."""
-    bands: list[Figure] = []
-    lines: list[Figure] = []
+    lines = []
     for part in groups:
-        curve, look, name = part.curve, style[part.label], html.escape(part.label)
-        rounds = curve.rounds.tolist()
-        if curve.runs > 1:
-            low, high = (curve.mean - curve.std).tolist(), (curve.mean + curve.std).tolist()
-            bands.append(
-                {
-                    "x": rounds + rounds[::-1],
-                    "y": high + low[::-1],
-                    "fill": "toself",
-                    "fillcolor": f"{look.colour}/{BAND}",
-                    "line": {"width": 0},
-                    "mode": "lines",
-                    "hoverinfo": "skip",
-                    "name": name,
-                }
-            )
-        spread = [f" ± {100 * s:.1f}" if curve.runs > 1 else "" for s in curve.std]
-        lines.append(
-            {
-                **_line(look, rounds, curve.mean.tolist(), name),
-                "mode": "lines+markers" if len(rounds) <= 30 else "lines",
-                "text": spread,
-                "hovertemplate": f"{name}  <b>%{{y:.1%}}</b>%{{text}}<extra></extra>",
-            }
-        )
-    frame = layout(340)
-    frame["xaxis"] |= round_axis(max(int(part.curve.rounds[-1]) for part in groups), ticks=10)
-    frame["yaxis"] |= {"tickformat": ".0%", "nticks": 7}
-    return {"data": bands + lines, "layout": frame}
+        curve = part.curve
+        several = curve.runs > 1
+        pairs = zip(curve.mean, curve.std, strict=True)
+        shown = [f"{100 * m:.2f}" + (f" ± {100 * s:.2f}" if several else "") + " %" for m, s in pairs]
+        spread = curve.std.tolist() if several else ()
+        values = (curve.rounds.tolist(), curve.mean.tolist())
+        lines.append(Series(part.label, *values, style[part.label], shown=shown, spread=spread))
+    low = min(float((part.curve.mean - part.curve.std).min()) for part in groups)
+    high = max(float((part.curve.mean + part.curve.std).max()) for part in groups)
+    room = 0.06 * max(high - low, 0.02)
+    last = max(int(part.curve.rounds[-1]) for part in groups)
+    y = linear("Accuracy", max(0.0, low - room), min(1.0, high + room), 6, percent=True)
+    return Chart(tuple(lines), rounds(last, 10), y, 340)
 
 
-def spending(panel: Panel, style: dict[str, Style], as_share: bool) -> Figure:
+def spending(panel: Panel, style: Mapping[str, Style], as_share: bool) -> Chart:
     """Epsilon over rounds in one budget class, a line for each method, the budget dotted.
 
     Every axis ends just above its class's budget, so that the dotted lines of the classes stand level.
@@ -108,38 +86,22 @@ def spending(panel: Panel, style: dict[str, Style], as_share: bool) -> Figure:
     """
     some = panel.parts[0][1]
     budget = 1.0 if as_share else some.budget
-    lines: list[Figure] = []
+    lines: list[Series] = []
     for part, mine in panel.parts:
-        name, look = html.escape(part.label), style[part.label]
+        look = style[part.label]
         if any(_coincide(mine, other) for _, other in panel.parts[: len(lines)]):
-            look = replace(look, dash=GAPS)
+            look = replace(look, dash="gaps")  # lets the line show that lies beneath
         curve = mine.curve / mine.budget if as_share else mine.curve
-        shown = [numbers.spent_of(float(value), mine.budget) for value in mine.curve]
-        lines.append(
-            {
-                **_line(look, list(mine.rounds), curve.tolist(), name),
-                "mode": "lines",
-                "text": [f"{used} of {allowed}" if as_share else used for used, allowed in shown],
-                "hovertemplate": f"{name}  <b>%{{text}}</b><extra></extra>",
-            }
-        )
-    limit = {
-        "x": [some.rounds[0], some.rounds[-1]],
-        "y": [budget, budget],
-        "mode": "lines",
-        "line": {"color": "--ink", "width": 1.5, "dash": "dot"},
-        "name": "budget",
-        "hoverinfo": "skip",
-    }
-    highest = max(budget, *(max(line["y"]) for line in lines))
-    frame = layout(210)
-    frame["xaxis"] |= round_axis(some.rounds[-1], ticks=5)
+        pairs = [numbers.spent_of(float(value), mine.budget) for value in mine.curve]
+        shown = [f"{used} of {allowed}" for used, allowed in pairs]
+        bare = replace(look, symbol="")
+        lines.append(Series(part.label, list(mine.rounds), curve.tolist(), bare, shown=shown))
+    highest = max(budget, *(max(line.y) for line in lines))
     if any(mine.spent <= mine.budget for _, mine in panel.parts):  # who overspends does not flatten others
         highest = min(highest, MOST_SHOWN * budget)
-    frame["yaxis"] |= {"range": [0, highest * HEADROOM], "nticks": 5}
-    if as_share:
-        frame["yaxis"]["tickformat"] = ".0%"
-    return {"data": [limit, *lines], "layout": frame}
+    title = "Share of the budget" if as_share else "Epsilon"
+    y = linear(title, 0.0, highest * HEADROOM, 5, percent=as_share)
+    return Chart(tuple(lines), rounds(some.rounds[-1], 5), y, 210, levels=((budget, "--ink"),))
 
 
 def _coincide(one: BudgetClass, other: BudgetClass) -> bool:
@@ -149,58 +111,6 @@ def _coincide(one: BudgetClass, other: BudgetClass) -> bool:
 def shares_needed(groups: Sequence[Group]) -> bool:
     """Whether clients of one class have different budgets."""
     return any(mine.budgets[0] != mine.budgets[1] for part in groups for mine in part.classes)
-
-
-def _line(look: Style, x: list[int], y: list[float], name: str) -> Figure:
-    return {
-        "x": x,
-        "y": y,
-        "name": name,
-        "line": {"color": look.colour, "width": 2.5, "dash": look.dash},
-        "marker": {"color": look.colour, "size": 7, "symbol": look.symbol},
-    }
-
-
-def round_axis(last: int, ticks: int) -> Figure:
-    """Round numbers are whole: the ticks, too."""
-    steps = (factor * 10**power for power in range(9) for factor in (1, 2, 5))
-    step = next(step for step in steps if step * ticks >= last)
-    return {"dtick": step, "tick0": 0, "title": {"text": "Round", "standoff": 6, "font": {"size": 12}}}
-
-
-def layout(height: int) -> Figure:
-    axis = {
-        "fixedrange": True,  # a finger on a phone scrolls the page, not the figure
-        "gridcolor": "--line",
-        "linecolor": "--line-strong",
-        "zeroline": False,
-        "automargin": True,
-        "tickfont": {"size": 12},
-    }
-    pointer = {
-        "unifiedhovertitle": {"text": "Round %{x}"},
-        "spikecolor": "--line-strong",
-        "spikethickness": -2,  # negative: without an outline
-        "spikedash": "solid",
-    }
-    return {
-        "height": height,
-        "margin": {"l": 8, "r": 12, "t": 10, "b": 8},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "--font", "size": 13, "color": "--muted"},
-        "showlegend": False,
-        "dragmode": False,
-        "hovermode": "x unified",
-        "hoverdistance": -1,
-        "hoverlabel": {
-            "bgcolor": "--surface",
-            "bordercolor": "--line-strong",
-            "font": {"color": "--ink", "size": 13},
-        },
-        "xaxis": {**axis, **pointer, "showgrid": False, "showline": True, "ticks": "outside", "ticklen": 4},
-        "yaxis": dict(axis),
-    }
 
 
 def panels(groups: Sequence[Group]) -> list[Panel]:
@@ -214,24 +124,72 @@ def panels(groups: Sequence[Group]) -> list[Panel]:
     return found
 
 
-def table(groups: Sequence[Group]) -> str:
-    """All that is drawn, as CSV in full precision."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["figure", "method", "budget_class", "budget", "round", "value", "std", "runs"])
+def participation(groups: Sequence[Group], style: Mapping[str, Style]) -> Chart:
+    """By budget class: its share of all clients, and of all updates that are expected under each method."""
+    names = class_names(groups)
+    classes = groups[0].classes
+    share = np.array([mine.clients for mine in classes], dtype=np.float64)
+    bars = [_shares("all clients", share / share.sum(), EVERYBODY)]
     for part in groups:
-        curve, label = part.curve, _inert(part.label)
-        for at, mean, std in zip(curve.rounds, curve.mean, curve.std, strict=True):
-            spread = float(std) if curve.runs > 1 else ""
-            writer.writerow(["accuracy", label, "", "", int(at), float(mean), spread, curve.runs])
-    for panel in panels(groups):
-        for part, mine in panel.parts:
-            for at, value in zip(mine.rounds, mine.curve, strict=True):
-                cells = [_inert(part.label), panel.name, mine.budget, at, float(value), ""]
-                writer.writerow(["epsilon spent", *cells, len(part.runs)])
-    return out.getvalue()
+        updates = np.array([mine.updates for mine in part.classes])
+        bars.append(_shares(part.label, updates / max(updates.sum(), 1e-300), style[part.label]))
+    highest = max(max(series.y) for series in bars)
+    y = linear("Share", 0.0, highest * 1.05, 5, percent=True)
+    return Chart(tuple(bars), categories("Budget class", names), y, 270)
 
 
-def _inert(text: str) -> str:
-    """A spreadsheet takes a cell that begins so for a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+def _shares(name: str, values: Floats, look: Style) -> Series:
+    shown = [f"{100 * value:.1f} %" for value in values]
+    return Series(name, list(range(len(values))), values.tolist(), look, "bars", shown)
+
+
+def decision(
+    groups: Sequence[Group], style: Mapping[str, Style], title: str, values: Mapping[str, Sequence[float]]
+) -> Chart:
+    """By budget class, a bar for each method: `values` by label, NaN where there is none."""
+    bars = []
+    for part in groups:
+        known = [(k, value) for k, value in enumerate(values[part.label]) if math.isfinite(value)]
+        across, up = [float(k) for k, _ in known], [value for _, value in known]
+        bars.append(Series(part.label, across, up, style[part.label], "bars"))
+    highest = max(max(series.y, default=0.0) for series in bars)
+    x = categories("Budget class", class_names(groups))
+    return Chart(tuple(bars), x, linear(title, 0.0, 1.05 * highest, 5), 230)
+
+
+def noise(groups: Sequence[Group], style: Mapping[str, Style]) -> Chart:
+    """Noise over signal in each round, a line for each method that has noise."""
+    lines = []
+    for part in groups:
+        plan, population = part.first.plan, part.first.population
+        each = [round_noise(phase, population) for phase in plan.phases]
+        ends = np.cumsum([phase.rounds for phase in plan.phases])
+        level = [noise / signal if signal > 0 else math.nan for noise, signal in each]
+        x, y = stretches(np.concatenate([[1], ends[:-1] + 1]), int(ends[-1]), np.array(level))
+        lines.append(Series(part.label, x, y, replace(style[part.label], symbol="")))
+    last = max(part.first.plan.rounds for part in groups)
+    highest = max(max(line.y, default=0.0) for line in lines)
+    return Chart(tuple(lines), rounds(last, 10), linear("Noise over signal", 0.0, 1.08 * highest, 6), 270)
+
+
+def stretches(start: Ints, last: int, values: Floats) -> tuple[list[float], list[float]]:
+    """A level for each stretch of rounds as the corners of a line; stretches without a value are left out."""
+    ends = np.append(start[1:] - 1, last)
+    known = np.isfinite(values)
+    corners = np.stack([start, ends], axis=1)[known].reshape(-1)
+    return corners.astype(float).tolist(), np.repeat(values[known], 2).tolist()
+
+
+def by_round(
+    time: OverTime, values: Floats, names: Sequence[str], styles: Sequence[Style], title: str
+) -> Chart:
+    """(S, C) values over rounds, level for each stretch of rounds."""
+    lines = []
+    for k, (name, look) in enumerate(zip(names, styles, strict=True)):
+        x, y = stretches(time.start, time.last, values[:, k])
+        lines.append(Series(name, x, y, replace(look, symbol="")))
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    y_axis = linear(title, 0.0, 1.08 * high, 5)
+    if 0 < WIDE * low < high:
+        y_axis = logarithmic(title, low, high)
+    return Chart(tuple(lines), rounds(time.last, 6), y_axis, 250)

@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from discretion.config import ClientsConfig
+from discretion.config import ClientsConfig, TrackConfig
 from discretion.errors import InputError
 from discretion.report.groups import Group, class_name, title
 from discretion.report.reading import Run
 
 # runs of one experiment may differ in these: they change nothing that the setting says
 PLACES = {f"clients.{name}" for name in ClientsConfig.model_fields}
+PLACES |= {f"track.{name}" for name in TrackConfig.model_fields}
 ASIDE = frozenset({"seed", "ledger", "train.device", "train.threads", "train.workers"} | PLACES)
 OPTIONS = "plan.options."
 SECTIONS = ("data", "population", "model")
@@ -26,6 +27,20 @@ def setting(run: Run) -> dict[str, Any]:
         "population (clients)": len(run.population),
         "population (budget classes)": len(run.classes[0]),
         "plan.rounds": run.plan.rounds,
+        "plan.share": run.config.plan.share,
+    }
+
+
+def promised(run: Run) -> dict[str, Any]:
+    """What an epsilon of the run means; two runs must share this, too, unless one promises nothing."""
+    certificate = run.certificate
+    if certificate.promises_nothing:
+        return {}
+    return {
+        "unit": certificate.unit,
+        "adjacency": certificate.adjacency,
+        "promise against": certificate.promise,
+        "colluding clients": certificate.colluding,
     }
 
 
@@ -42,11 +57,11 @@ def group(runs: Sequence[Run]) -> list[Group]:
         together.setdefault(_same(run), []).append(run)
     for members in together.values():
         _refuse_repeats(members)
-    usual_key = Counter(repr(setting(run)) for run in runs).most_common(1)[0][0]
-    usual = next(setting(run) for run in runs if repr(setting(run)) == usual_key)
+    usual = _most([setting(run) for run in runs])
+    promise = _most([promised(run) for run in runs if promised(run) and setting(run) == usual])
     labels = _labels([members[0] for members in together.values()])
     groups = [
-        Group(label, tuple(members), _differences(setting(members[0]), usual))
+        Group(label, tuple(members), _apart(members[0], usual, promise))
         for label, members in zip(labels, together.values(), strict=True)
     ]
     return sorted(groups, key=_rank)
@@ -67,6 +82,19 @@ def _refuse_repeats(runs: Sequence[Run]) -> None:
 def _rank(part: Group) -> tuple[bool, bool, float]:
     accuracy = part.accuracy.mean if part.accuracy else -1.0
     return bool(part.apart), not part.finished, -accuracy
+
+
+def _most(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What most of them are; the first of these."""
+    if not records:
+        return {}
+    common = Counter(map(repr, records)).most_common(1)[0][0]
+    return next(record for record in records if repr(record) == common)
+
+
+def _apart(run: Run, usual: Mapping[str, Any], promise: Mapping[str, Any]) -> tuple[str, ...]:
+    mine = promised(run)
+    return _differences(setting(run), usual) + (_differences(mine, promise) if mine else ())
 
 
 def _differences(mine: Mapping[str, Any], usual: Mapping[str, Any]) -> tuple[str, ...]:

@@ -54,6 +54,8 @@ class BudgetClass:
     multiplier: tuple[float, ...] | None
     batch: tuple[float, ...] | None  # chance of a record to be in a step; None where updates are released
     turns: tuple[float, ...]  # rounds that a client is expected to take part in, or turns that it has
+    updates: float  # expected of the whole class, in all rounds; mean over seeds
+    records: float  # of the whole class; mean over seeds
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,8 @@ def _budget_class(runs: Sequence[Run], k: int) -> BudgetClass:
         multiplier=_known([t.multiplier[:, who] for t, who in treated]),
         batch=_known(batches) if batches else None,
         turns=_ends([t.turns[who] for t, who in treated]),
+        updates=float(np.mean([t.turns[who].sum() for t, who in treated])),
+        records=float(np.mean([run.population.size[who].sum() for run, who in pairs])),
     )
 
 

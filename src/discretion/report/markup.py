@@ -1,54 +1,74 @@
 """The few pieces of HTML that every section is made of; whoever passes text in has escaped it."""
 
 import html
-import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from discretion.report.charts import Style
-
-SHAPES = {
-    "circle": '<circle cx="14" cy="6" r="3.6"/>',
-    "square": '<rect x="10.6" y="2.6" width="6.8" height="6.8"/>',
-    "diamond": '<path d="M14 1.4 18.6 6 14 10.6 9.4 6z"/>',
-    "triangle-up": '<path d="M14 1.6 18.4 9.4H9.6z"/>',
-    "cross": '<path d="M12.6 2h2.8v2.6H18v2.8h-2.6V10h-2.8V7.4H10V4.6h2.6z"/>',
-    "x": '<path d="m11 2 3 3 3-3 1 1-3 3 3 3-1 1-3-3-3 3-1-1 3-3-3-3z"/>',
-    "star": '<path d="m14 1 1.4 3.4 3.6.3-2.8 2.3.9 3.6L14 8.7l-3.1 1.9.9-3.6L9 4.7l3.6-.3z"/>',
-}
-DASHES = {"solid": "none", "dash": "5 3", "dashdot": "6 2.5 1.5 2.5", "longdash": "9 3", "dot": "2 3"}
+from discretion.report import svg
+from discretion.report.chart import Chart, Style
+from discretion.report.svg import swatch
 
 
 def text(value: object) -> str:
     return html.escape(str(value))
 
 
-def section(anchor: str, heading: str, intro: str, *parts: str) -> str:
+def section(anchor: str, heading: str, intro: str, *parts: str, level: int = 2) -> str:
     lead = f'<p class="intro">{intro}</p>' if intro else ""
     body = "\n".join(part for part in parts if part)
-    return f'<section id="{anchor}">\n<h2>{heading}</h2>\n{lead}\n{body}\n</section>'
+    return (
+        f'<section id="{anchor}">\n<h{level} class="heading">{heading}</h{level}>\n{lead}\n{body}\n</section>'
+    )
+
+
+def panels_of(readers: Mapping[str, tuple[str, str, str]]) -> str:
+    """A tab's panel for each reader: by anchor its heading, a sentence on it, and its sections."""
+    return "\n\n".join(
+        f'<div role="tabpanel" id="{anchor}" aria-labelledby="tab-{anchor}">\n'
+        f'<h2 class="reader">{heading}</h2>\n<p class="intro">{intro}</p>\n{body}\n</div>'
+        for anchor, (heading, intro, body) in readers.items()
+    )
 
 
 Rows = Sequence[Sequence[str]]
 
 
-def table(head: Sequence[str], rows: Rows, kind: str, caption: str) -> str:
-    """The first cell of a row names it. On a phone each row becomes a card with its own labels."""
-    return grouped_table(head, [("", rows)], kind, caption)
+def table(
+    head: Sequence[str], rows: Rows, kind: str, caption: str, classes: Sequence[int | None] = ()
+) -> str:
+    """The first cell of a row names it. On a phone each row becomes a card with its own labels.
+
+    `classes` are the budget classes of the rows, by which they can be hidden.
+    """
+    return grouped_table(head, [("", rows)], kind, caption, [classes] if classes else [])
 
 
-def grouped_table(head: Sequence[str], groups: Sequence[tuple[str, Rows]], kind: str, caption: str) -> str:
+def grouped_table(
+    head: Sequence[str],
+    groups: Sequence[tuple[str, Rows]],
+    kind: str,
+    caption: str,
+    classes: Sequence[Sequence[int | None]] = (),
+) -> str:
     """Several groups of rows under one head, each with a heading of its own."""
     top = "".join(f'<th scope="col">{cell}</th>' for cell in head)
     bodies = []
-    for name, rows in groups:
+    for number, (name, rows) in enumerate(groups):
         title = f'<tr class="group"><th scope="rowgroup" colspan="{len(head)}">{name}</th></tr>\n'
-        lines = "\n".join(f"<tr>{_cells(head, row)}</tr>" for row in rows)
+        marks = classes[number] if classes else [None] * len(rows)
+        lines = "\n".join(
+            f"<tr{of_class(mark)}>{_cells(head, row)}</tr>" for row, mark in zip(rows, marks, strict=True)
+        )
         bodies.append(f"<tbody>{title if name else ''}{lines}</tbody>")
     return (
-        f'<div class="wide"><table class="{kind}"><caption class="unseen">{caption}</caption>'
-        f"<thead><tr>{top}</tr></thead>\n{''.join(bodies)}</table></div>"
+        f'<div class="wide" tabindex="0" role="region" aria-label="{caption}"><table class="{kind}">'
+        f'<caption class="unseen">{caption}</caption><thead><tr>{top}</tr></thead>\n{"".join(bodies)}'
+        "</table></div>"
     )
+
+
+def of_class(number: int | None) -> str:
+    """For what is of one budget class: it goes when its class is filtered out."""
+    return "" if number is None else f' data-class="{number}"'
 
 
 def _cells(head: Sequence[str], row: Sequence[str]) -> str:
@@ -62,33 +82,54 @@ def fold(summary: str, body: str, kind: str = "") -> str:
     return f'<details class="{kind}"><summary>{summary}</summary>\n{body}\n</details>'
 
 
-def swatch(look: Style) -> str:
-    """The line and mark of a method, as in the figures."""
-    return (
-        f'<svg class="swatch" viewBox="0 0 28 12" aria-hidden="true" style="color:var({look.colour})">'
-        f'<line x1="0" y1="6" x2="28" y2="6" stroke="currentColor" stroke-width="2.2" '
-        f'stroke-dasharray="{DASHES[look.dash]}"/>'
-        f'<g fill="currentColor">{SHAPES.get(look.symbol, "")}</g></svg>'
+def legend(styles: Sequence[tuple[str, Style]], still: Sequence[tuple[str, Style]] = ()) -> str:
+    """Series that can be hidden by a press, in all charts of the section; then those that cannot."""
+    items = [
+        f'<li><button type="button" aria-pressed="true" data-toggle="{text(label)}">{swatch(look)}'
+        f"{text(label)}</button></li>"
+        for label, look in styles
+    ]
+    items += [f"<li>{swatch(look)}{text(label)}</li>" for label, look in still]
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def class_filter(names: Sequence[str]) -> str:
+    """Boxes that hide budget classes in the whole page; none where there is one class only."""
+    if len(names) < 2:
+        return ""
+    boxes = "".join(
+        f'<label><input type="checkbox" checked data-filter="{k}">{text(name)}</label>'
+        for k, name in enumerate(names)
     )
-
-
-def legend(styles: Sequence[tuple[str, Style]]) -> str:
-    items = "".join(f"<li>{swatch(look)}{text(label)}</li>" for label, look in styles)
-    return f'<ul class="legend">{items}</ul>'
+    return f'<fieldset class="filter"><legend>Budget classes</legend>{boxes}</fieldset>'
 
 
 def note(sentences: Sequence[str]) -> str:
     return f'<p class="note">{" ".join(sentences)}</p>'
 
 
-def figure(name: str, drawing: dict[str, Any], description: str) -> str:
-    """A place for a figure, and its JSON beside it; `<` is written so that no text can end the script."""
-    record = json.dumps(drawing, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    height = drawing["layout"]["height"]
+def figure(
+    name: str, chart: Chart, description: str, caption: str = "", key: str = "", of: int | None = None
+) -> str:
+    """A chart with what stands around it: caption, legend, the same as a table, its numbers to take away.
+
+    `of` is the budget class that it is of, if it is of one.
+    """
+    head = f"<figcaption>{caption}</figcaption>" if caption else ""
+    rows = svg.rows(chart)
+    shown = ""
+    if rows is not None:
+        cells = [[text(cell) for cell in row] for row in rows[1]]
+        shown = fold("As a table", table([text(cell) for cell in rows[0]], cells, "data", description))
+    link = f'<a download="{name}.csv" href="{svg.download(chart)}">Data (CSV)</a>'
     return (
-        f'<div class="chart" role="img" aria-label="{description}" data-figure="{name}" '
-        f'style="height:{height}px"></div>\n<script type="application/json" id="{name}">{record}</script>'
+        f'<figure class="panel"{of_class(of)}>{head}{key}{svg.draw(chart, name, description)}'
+        f'<div class="tools">{shown}{link}</div></figure>'
     )
+
+
+def grid(panels: Sequence[str], kind: str = "") -> str:
+    return f'<div class="panels{kind}">{"".join(panels)}</div>' if panels else ""
 
 
 def named(look: Style, words: str) -> str:
@@ -102,3 +143,9 @@ def badge(kind: str, words: str) -> str:
 
 def facts(pairs: Sequence[tuple[str, str]]) -> str:
     return '<dl class="facts">' + "".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in pairs) + "</dl>"
+
+
+def meter(share: float) -> str:
+    """How much of a budget is used, beside the number that says so."""
+    kind = " over" if share > 1 else ""
+    return f'<span class="meter{kind}"><span style="width:{min(100 * share, 100):.1f}%"></span></span>'

@@ -41,6 +41,7 @@ class History:
     """history.jsonl, without who took part: that is on record nowhere."""
 
     done: int  # rounds
+    lines: tuple[int, ...]  # the round of each line
     rounds: Ints  # (E,) those with an evaluation
     accuracy: Floats  # (E,)
     loss: Floats  # (E,) infinite where training diverged
@@ -53,6 +54,17 @@ class OnRecord:
     reserved: int  # rounds whose cost is counted, released or not
     committed: int  # of these, rounds that were released
     other_runs: int  # further runs that spend from the same budgets
+    refusals: int  # of single clients in single rounds
+    since: str  # when the first round was reserved; empty where none was
+    until: str  # when the last was reserved or committed
+
+
+@dataclass(frozen=True)
+class Timed:
+    """profile.json: where the time of a run went."""
+
+    rounds: int
+    seconds: dict[str, float]  # by part
 
 
 @dataclass(frozen=True)
@@ -67,10 +79,16 @@ class Run:
     finished: bool
     ledger: OnRecord | None  # None where there is no ledger yet, or none that can be read
     refusals: dict[str, tuple[int, str]]  # by client: the first round that its guard refused, and why
+    profile: Timed | None
 
     @property
     def name(self) -> str:
         return self.folder.resolve().name
+
+    @property
+    def simulated(self) -> bool:
+        """Whether coins and noise come from a seed."""
+        return self.about.randomness.startswith("simulation")
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -135,6 +153,7 @@ def read_run(path: Path) -> Run:
         finished=folder.model.exists(),
         ledger=_on_record(folder.ledger(config), about.id),
         refusals=_refusals(folder),
+        profile=_profile(folder),
     )
     if not (run.population.client == run.plan.clients == run.certificate.clients):
         raise InputError(
@@ -167,6 +186,7 @@ def _history(folder: RunFolder) -> History:
         evaluated = [line for line in by_round.values() if line.get("accuracy") is not None]
         return History(
             done=max(by_round, default=0),
+            lines=tuple(int(line["round"]) for line in lines),
             rounds=np.array([int(line["round"]) for line in evaluated], dtype=np.int64),
             accuracy=np.array([float(line["accuracy"]) for line in evaluated]),
             loss=np.array([_number(line.get("loss")) for line in evaluated]),
@@ -189,6 +209,17 @@ def _refusals(folder: RunFolder) -> dict[str, tuple[int, str]]:
     return found
 
 
+def _profile(folder: RunFolder) -> Timed | None:
+    if not folder.profile.exists():
+        return None
+    try:
+        record = json.loads(_text(folder.profile))
+        seconds = {str(part): float(took) for part, took in record["seconds"].items()}
+        return Timed(int(record["rounds"]), seconds)
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise InputError(f"{folder.profile} cannot be read: {problem!r}") from None
+
+
 def _number(value: Any) -> float:
     number = math.inf if value is None else float(value)
     return math.inf if math.isnan(number) else number
@@ -196,15 +227,29 @@ def _number(value: Any) -> float:
 
 def _on_record(path: Path, run: str) -> OnRecord | None:
     """What the ledger says of the run; read-only."""
-    address = f"file:{quote(str(path.absolute()))}?mode=ro"
-    states = "SELECT COUNT(*), COALESCE(SUM(state = 'committed'), 0) FROM round WHERE run = ?"
+    states = (
+        "SELECT COUNT(*), COALESCE(SUM(state = 'committed'), 0), "
+        "COALESCE(SUM(json_array_length(refused)), 0), COALESCE(MIN(reserved), ''), "
+        "COALESCE(MAX(COALESCE(committed, reserved)), '') FROM round WHERE run = ?"
+    )
     try:
-        with closing(sqlite3.connect(address, uri=True)) as ledger:
-            reserved, committed = ledger.execute(states, [run]).fetchone()
+        with closing(opened(path)) as ledger:
+            reserved, committed, *rest = ledger.execute(states, [run]).fetchone()
             others = ledger.execute("SELECT COUNT(*) FROM run WHERE id <> ?", [run]).fetchone()[0]
     except sqlite3.Error:
         return None
-    return OnRecord(int(reserved), int(committed), int(others))
+    return OnRecord(int(reserved), int(committed), int(others), *rest)
+
+
+def opened(ledger: Path, wait: float = 5.0) -> sqlite3.Connection:
+    """A ledger to be read, as it is at one moment; neither it nor its index in shared memory is written.
+
+    `wait` is how many seconds it is waited for.
+    """
+    address = f"file:{quote(str(ledger.absolute()))}?mode=ro&readonly_shm=1"
+    db = sqlite3.connect(address, uri=True, isolation_level=None, timeout=wait)
+    db.execute("BEGIN DEFERRED")
+    return db
 
 
 def _flat(section: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -5,10 +5,10 @@ import re
 from collections.abc import Sequence
 
 from discretion.report import numbers, wording
-from discretion.report.charts import Style
+from discretion.report.chart import Style
 from discretion.report.comparing import class_names, comparable, differing
 from discretion.report.groups import BudgetClass, Group
-from discretion.report.markup import badge, facts, named, note, section, text
+from discretion.report.markup import badge, facts, meter, named, note, section, text
 
 FEW_CLASSES = 4  # have a column each; more would not fit a page
 VERDICTS = {
@@ -21,7 +21,7 @@ VERDICTS = {
 
 def heading(groups: Sequence[Group], title: str) -> str:
     runs = [run for part in groups for run in part.runs]
-    simulated = any(run.about.randomness.startswith("simulation") for run in runs)
+    simulated = any(run.simulated for run in runs)
     marks = [badge("plain", "simulation")] if simulated else []
     unfinished = [run for run in runs if not run.finished]
     if unfinished:
@@ -96,7 +96,8 @@ def methods(groups: Sequence[Group], styles: dict[str, Style]) -> str:
     ) + (f"\n<tr>{apiece}</tr>" if apart else "")
     rows = "\n".join(_method_row(part, names, styles[part.label]) for part in groups)
     body = (
-        '<div class="wide"><table class="methods"><caption class="unseen">Methods by accuracy</caption>'
+        '<div class="wide" tabindex="0" role="region" aria-label="Methods by accuracy">'
+        '<table class="methods"><caption class="unseen">Methods by accuracy</caption>'
         f"<thead>{top}</thead>\n<tbody>{rows}</tbody></table></div>"
     )
     keys = differing(groups)
@@ -163,6 +164,4 @@ def _spent(mine: BudgetClass) -> str:
 def _meter(mine: BudgetClass) -> str:
     if not (math.isfinite(mine.spent) and math.isfinite(mine.budget)):
         return "<span></span>"
-    share = mine.spent / mine.budget
-    kind = " over" if share > 1 else ""
-    return f'<span class="meter{kind}"><span style="width:{min(100 * share, 100):.1f}%"></span></span>'
+    return meter(mine.spent / mine.budget)

@@ -119,6 +119,29 @@ def _day(moment: str) -> str:
     return f"{found.day} {found:%B %Y}"
 
 
+OBSERVERS = {
+    "public": "whoever sees the released models",
+    "clients": "other clients and whoever sees the released models",
+    "server": "the server, other clients and whoever sees the released models",
+}
+
+
+def promised(part: Group) -> str:
+    """What a method promises to each client, and what it rests on."""
+    certificate = part.first.certificate
+    if part.verdict == "broken":
+        return "The certificate does not fit the run: nothing is proved."
+    if part.verdict == "none":
+        return "Nothing: no client is protected from anybody."
+    what = "the whole data set" if certificate.unit == "client" else "each single record"
+    kept = "" if part.verdict == "within" else " This does not hold: budgets are passed."
+    trusted = "" if certificate.promise == "server" else " The server is trusted."
+    return (
+        f"Protects {what} of every client against {OBSERVERS[certificate.promise]}, as counted by "
+        f"{certificate.accountant}.{trusted}{kept}"
+    )
+
+
 def promise(unit: str, adjacency: str) -> str:
     """What is protected, in plain words."""
     units = {"client": "One client’s whole data set", "record": "Each single record of a client"}

@@ -1,21 +1,34 @@
-"""The second half of the report: who is protected from whom, what is not promised, how to verify it."""
+"""What a data-protection officer reads: what is promised to whom, what is not, and how to verify it."""
 
+import hashlib
 import math
 import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 
 from discretion.plan import Adversary
-from discretion.report import charts, numbers, wording
-from discretion.report.charts import Style
-from discretion.report.comparing import comparable
+from discretion.report import numbers, wording
+from discretion.report.chart import Style
+from discretion.report.comparing import class_names, comparable
 from discretion.report.groups import BudgetClass, Group
-from discretion.report.markup import badge, facts, fold, grouped_table, named, note, section, table, text
+from discretion.report.markup import (
+    badge,
+    class_filter,
+    facts,
+    fold,
+    grouped_table,
+    meter,
+    named,
+    note,
+    section,
+    table,
+    text,
+)
 from discretion.report.reading import Run
+from discretion.runs import RunFolder
 
 READERS: dict[Adversary, str] = {
     "clients": "Other clients",
@@ -30,6 +43,64 @@ PROMISED: dict[Adversary, str] = {
 FEW_CLASSES = 4  # are listed one by one
 MOST_REFUSALS = 20  # are named
 MOST_READABLE = 100.0  # epsilon whose exponential is still worth writing down
+LEVEL = 3  # of headings
+
+
+def sections(groups: Sequence[Group], styles: dict[str, Style], out: Path) -> str:
+    parts = [promise(groups, styles), protection(groups, styles), limits(groups), verify(groups, out)]
+    return "\n\n".join(parts)
+
+
+def promise(groups: Sequence[Group], styles: dict[str, Style]) -> str:
+    """For each budget class, in plain words: what is promised, how much of it is spent, what is left."""
+    head = ["Budget class", "Clients", "Budget", "Spent", "Left", "At worst, odds of a guess"]
+    parts, classes, aside = [], [], []
+    for part in groups:
+        sentence = text(wording.promised(part))
+        heading = named(styles[part.label], f"{text(part.label)}<small>{sentence}</small>")
+        if part.verdict in ("none", "broken"):
+            aside.append(heading)
+            continue
+        deltas = [run.certificate.delta for run in part.runs]
+        delta = numbers.power(max(float(column.max()) for column in deltas))
+        parts.append((heading, [_promised(mine, delta) for mine in part.classes]))
+        classes.append([None if part.apart else k for k in range(len(part.classes))])
+    unprotected = "".join(f'<p class="aside">{words}</p>' for words in aside)
+    shown = grouped_table(head, parts, "treatment promise", "Promise by budget class", classes)
+    return section(
+        "promise",
+        "What each client is promised",
+        "Whoever looks at what is released can hardly tell whether a client’s data were used. How hardly is "
+        "the client’s budget epsilon: the smaller, the stronger. Each number is of the client of the class "
+        "that uses most of its budget.",
+        class_filter(class_names(comparable(groups))) if parts else "",
+        shown if parts else "",
+        unprotected.replace("<p ", "<div ").replace("</p>", "</div>"),
+        note(
+            [
+                "<b>Odds of a guess</b>: who holds it for even odds that the client’s data were used is, "
+                "after seeing everything, at most so sure; but for a chance of delta that the promise fails.",
+                "A page for one client, signed: <code>discretion receipt RUN --client NAME</code>.",
+            ]
+        ),
+        level=LEVEL,
+    )
+
+
+def _promised(mine: BudgetClass, delta: str) -> list[str]:
+    used, allowed = numbers.spent_of(mine.spent, mine.budget)
+    if math.isinf(mine.budget):
+        return [text(mine.name), f"{mine.clients:,}", "no limit: public data", used, "–", "–"]
+    left = max(mine.budget - mine.spent, 0.0)
+    sure = 1 / (1 + math.exp(-min(mine.spent, MOST_READABLE)))
+    return [
+        text(mine.name),
+        f"{mine.clients:,}",
+        f"ε {allowed}<small>delta {delta}</small>",
+        used + meter(mine.spent / mine.budget),
+        numbers.budget(left, 3) if left else "nothing",
+        "certain" if sure > 0.9999 else f"{math.ceil(1000 * sure) / 10:.1f} %",
+    ]
 
 
 def protection(groups: Sequence[Group], styles: dict[str, Style]) -> str:
@@ -53,6 +124,7 @@ def protection(groups: Sequence[Group], styles: dict[str, Style]) -> str:
         table(head, rows, "matrix", "Epsilon against each observer, by method"),
         note([f"{who}."]),
         facts(meaning),
+        level=LEVEL,
     )
 
 
@@ -127,53 +199,8 @@ def _factor(epsilon: float) -> str:
     return numbers.spent(factor, 3) if factor < 1000 else f"about {numbers.power(factor)}"
 
 
-def treatment(groups: Sequence[Group], styles: dict[str, Style]) -> str:
-    chosen = [mine for part in groups for mine in part.classes]
-    coins, drawn = any(mine.rate for mine in chosen), any(mine.rate is None for mine in chosen)
-    batches = any(mine.batch for mine in chosen)
-    head = ["Budget class", "Clients", "Rate", "Clip", "Noise multiplier", "Expected rounds"]
-    if not coins:
-        head[2], head[5] = "Batch", "Turns"
-    elif drawn or batches:
-        head[2], head[5] = "Rate or batch", "Rounds or turns"
-    parts = []
-    for part in groups:
-        rows = [[text(m.name), f"{m.clients:,}", *_treated(m)] for m in part.classes]
-        if len(rows) > 1 and all(row[2:] == rows[0][2:] for row in rows):
-            rows = [["every class", f"{len(part.first.population):,}", *rows[0][2:]]]
-        paper = f"<small>{text(part.paper)}</small>" if part.paper else ""
-        parts.append((named(styles[part.label], f"{text(part.label)}{paper}"), rows))
-    intro = {
-        "<b>Rate</b>: chance of taking part in a round, a secret coin.": coins,
-        "<b>Batch</b>: chance of a record, a secret coin, to be in a step of its client’s turn.": batches,
-        "<b>Clip</b>: bound on the norm of an update.": coins,
-        "<b>Clip</b>: bound on the norm of one record’s gradient.": batches and not coins,
-        "Where there are batches, it bounds one record’s gradient.": batches and coins,
-        "<b>Noise multiplier</b>: noise relative to the clip; larger protects more.": True,
-        "<b>Expected rounds</b>: how often a client takes part on average.": coins,
-        "<b>Turns</b>: how often a client was drawn in advance, for all to see.": drawn,
-    }
-    return section(
-        "classes",
-        "What each class gets",
-        " ".join(words for words, shown in intro.items() if shown),
-        grouped_table(head, parts, "treatment", "What each class gets, by method"),
-    )
-
-
-def _treated(mine: BudgetClass) -> list[str]:
-    often = mine.rate or mine.batch
-    if mine.clip is None or mine.multiplier is None:
-        return ["–", "–", "–", "never drawn"]
-    return [
-        ("batch " if mine.batch and not mine.rate else "") + numbers.span(often) if often else "drawn",
-        "none" if math.isinf(mine.clip[0]) else numbers.span(mine.clip),
-        "no noise" if mine.multiplier == (0.0, 0.0) else numbers.span(mine.multiplier),
-        numbers.span(mine.turns) + ("" if mine.rate else " turns"),
-    ]
-
-
-def limits(groups: Sequence[Group]) -> str:
+def unpromised(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    """What nothing here protects or proves: in a word or two, and in plain sentences."""
     runs = [run for part in groups for run in part.runs]
     items = [
         (
@@ -189,6 +216,11 @@ def limits(groups: Sequence[Group]) -> str:
         (
             "Budgets and sizes.",
             "The server knows each client’s budget and number of records. They are taken as public.",
+        ),
+        (
+            "Time.",
+            "How long rounds take, and when they are, depends on who takes part. Nothing is promised about "
+            "it; keep logs and times to yourself.",
         ),
         (
             "The program.",
@@ -208,7 +240,7 @@ def limits(groups: Sequence[Group]) -> str:
     ]
     if any(not run.treatment.public for run in runs):
         items.insert(
-            3,
+            4,
             (
                 "Secret coins.",
                 "The epsilons count on nobody but the server learning who takes part in which round. "
@@ -223,7 +255,7 @@ def limits(groups: Sequence[Group]) -> str:
                 "epsilon grows with their number.",
             )
         )
-    if any(run.about.randomness.startswith("simulation") for run in runs):
+    if any(run.simulated for run in runs):
         items.insert(
             0,
             (
@@ -242,6 +274,12 @@ def limits(groups: Sequence[Group]) -> str:
                 + _sharing(runs),
             ),
         )
+    return items
+
+
+def limits(groups: Sequence[Group]) -> str:
+    items = [(text(lead), text(body)) for lead, body in unpromised(groups)]
+    runs = [run for part in groups for run in part.runs]
     refusing = [(run, client, *run.refusals[client]) for run in runs for client in sorted(run.refusals)]
     if refusing:
         each = "; ".join(
@@ -252,7 +290,7 @@ def limits(groups: Sequence[Group]) -> str:
         said = f"Their guards said no, and the run went on without them: {each}{more}."
         items.append(("Clients refused.", said))
     shown = "".join(f"<li><b>{lead}</b> {body}</li>" for lead, body in items)
-    return section("limits", "What is not promised", "", f'<ul class="limits">{shown}</ul>')
+    return section("limits", "What is not promised", "", f'<ul class="limits">{shown}</ul>', level=LEVEL)
 
 
 def _sharing(runs: Sequence[Run]) -> str:
@@ -265,10 +303,11 @@ def _sharing(runs: Sequence[Run]) -> str:
 def verify(groups: Sequence[Group], out: Path) -> str:
     runs = [run for part in groups for run in part.runs]
     places = [Path(os.path.relpath(run.folder.resolve(), out.resolve().parent)).as_posix() for run in runs]
-    commands = "\n".join(f"discretion check {shlex.quote(place)}" for place in places)
+    commands = "\n".join(f"discretion verify {shlex.quote(place)}" for place in places)
     digests = "\n".join(
-        f"{run.plan.digest()}  {place}/plan.json\n{run.population.digest()}  {place}/population.csv"
+        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {place}/{file.name}"
         for run, place in zip(runs, places, strict=True)
+        for file in _files(RunFolder(run.folder))
     )
     head = ["Run", "Seed", "State", "Ledger", "Certificate"]
     rows = [
@@ -283,27 +322,26 @@ def verify(groups: Sequence[Group], out: Path) -> str:
     ]
     bare = any(part.verdict in ("none", "over") for part in groups)
     unkept = " Where budgets are not kept they say so, and end with code 3." if bare else ""
-    figures = "data:text/csv;charset=utf-8," + quote(charts.table(comparable(groups)))
-    configurations = "".join(
-        f"<h3>{text(part.label)}</h3><pre><code>{text(part.first.config.to_toml().strip())}</code></pre>"
-        for part in groups
-    )
     return section(
         "verify",
         "How to verify",
         "This report repeats what the run folders say. These commands, run in the folder that holds it, "
-        f"count every client’s epsilon again from the plan and compare it with the budgets.{unkept}",
+        "count every client’s epsilon again, from what plan and ledger say, with a second accountant that "
+        f"others wrote, and compare plan, certificate, ledger and history with each other.{unkept}",
         f"<pre><code>{text(commands)}</code></pre>",
         table(head, rows, "runs data", "Runs of this report"),
         fold(
-            "Digests of plans and populations (SHA-256)",
+            "Digests of the files (SHA-256)",
             "<p>For <code>sha256sum --check</code>, in the same folder.</p>"
             f"<pre><code>{text(digests)}</code></pre>",
         ),
-        fold("Settings (config.toml of the first run of each method)", configurations),
-        f'<p class="actions"><a class="button" download="figures.csv" href="{figures}">'
-        "Download the figures’ data (CSV)</a></p>",
+        level=LEVEL,
     )
+
+
+def _files(folder: RunFolder) -> list[Path]:
+    """What does not change any more when a run is made."""
+    return [folder.config, folder.population, folder.plan, folder.certificate]
 
 
 def _ledger(run: Run) -> str:

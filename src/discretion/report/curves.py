@@ -1,4 +1,4 @@
-"""What a plan asks of its clients over time, and by budget, as arrays to draw."""
+"""What a plan asks of its clients over rounds, by budget class, as arrays to draw."""
 
 from dataclasses import dataclass
 

@@ -1,0 +1,95 @@
+"""Commands that look at a run: in the browser, in the terminal, in other tools."""
+
+import sys
+import webbrowser
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from discretion import terminal
+from discretion.errors import InputError
+from discretion.options import Json
+from discretion.runs import RunFolder
+from discretion.track import Feed, Target, open_tracker
+
+
+def show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw accuracy and spending.")] = True,
+    json_: Json = False,
+) -> None:
+    """Show a run in the terminal: how far it is, its accuracy, and what each budget class has left.
+
+    Example: `discretion show runs/first`, at any time, also while it is being trained
+    """
+    from discretion.watch.following import Follow
+    from discretion.watch.summary import record_of
+    from discretion.watch.terminal import show as print_seen
+
+    RunFolder(run).require()
+    seen = Follow(run).look()
+    if seen.run is None:
+        raise InputError(seen.problem)
+    if json_:
+        terminal.print_json(record_of(seen))
+    else:
+        print_seen(terminal.out, seen, plots)
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, which may come later.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 0,
+    browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    json_: Json = False,
+) -> None:
+    """Show a run live in the browser, on this machine only, until Ctrl-C. Nothing of the run is changed.
+
+    Examples: `discretion watch runs/first`, before, while or after it is trained; on a server `discretion
+    watch runs/first --port 8080 --no-open`, then on your own machine `ssh -L 8080:127.0.0.1:8080 SERVER`
+    """
+    from discretion.watch.server import Watch
+
+    with Watch(run, port) as server:
+        if json_:
+            terminal.print_json({"address": server.address, "run": str(run)})
+            sys.stdout.flush()
+        else:
+            terminal.say(f"{run} is at {server.address} on this machine. Stop with Ctrl-C.")
+        if browser:
+            webbrowser.open(server.address)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever(poll_interval=0.2)
+
+
+def export(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.")],
+    to: Annotated[Target, typer.Option(help="Which tool.")] = "csv",
+    out: Annotated[
+        str, typer.Option("--out", "-o", help="A file, a folder, or a server's address; see below.")
+    ] = "",
+    json_: Json = False,
+) -> None:
+    """Hand the history of runs to other tools: accuracy, loss, and what each budget class spent.
+
+    Only public facts go out. csv and parquet: one table, to --out or NAME.csv. tensorboard: a folder for each
+    run in --out, or one in the run's own. mlflow: --out http://127.0.0.1:5000 or a folder, or as
+    MLFLOW_TRACKING_URI says.
+
+    Examples: `discretion export runs/first`, `discretion export runs/demo/* --to parquet -o demo.parquet`,
+    `discretion export runs/first --to tensorboard`
+    """
+    if len(runs) > 1 and not out and to in ("csv", "parquet"):
+        raise InputError(f"say where {len(runs)} runs go together: --out NAME.{to}")
+    tracker, places = None, []
+    for run in runs:
+        if tracker is None or (to == "tensorboard" and not out):
+            tracker = open_tracker(to, out, run)
+        feed = Feed(run, tracker)
+        places.append(feed.finish())
+    found = list(dict.fromkeys(places))
+    if json_:
+        terminal.print_json({"to": to, "out": found})
+    else:
+        terminal.say(f"Wrote {', '.join(found)}.")

@@ -1,0 +1,270 @@
+"""A receipt for one client: its budget, what each round cost it, what it was promised; signed, to keep.
+
+Signed are the bytes of "discretion receipt 1" and a line feed, then the receipt as JSON with sorted keys,
+without spaces and in ASCII, infinities as "inf". The signature is Ed25519, by an operator's key.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from discretion.accounting import Pld
+from discretion.accounts import Accounts
+from discretion.errors import InputError, LedgerError, MessageError, PlanError, nearest
+from discretion.messages import public_bytes
+from discretion.plan import Adversary
+from discretion.population import Floats
+from discretion.records import Record, dump, parse
+from discretion.report.comparing import group
+from discretion.report.officer import unpromised
+from discretion.report.reading import Run, opened, read_run
+from discretion.report.wording import promised
+from discretion.runs import RunFolder
+
+CONTEXT = b"discretion receipt 1\n"  # so that a signature made for something else is none of a receipt
+Format = Literal["discretion-receipt/1"]
+FORMAT: Format = "discretion-receipt/1"
+# what does not change while a run goes on
+LASTING = (
+    *("run", "method", "delta", "records", "unit", "adjacency", "promise", "planned", "against"),
+    *("planned_rounds", "digests"),
+)
+MOST_POINTS = 400  # of the spending, beyond which rounds are left out
+
+
+class Digests(Record):
+    """SHA-256: of what the plan and the population say, as certificates have them, and of files."""
+
+    plan: str
+    population: str
+    certificate_file: str
+    config_file: str
+
+
+class Limit(Record):
+    what: str
+    why: str
+
+
+class Receipt(Record):
+    """All that it says. `spending` is epsilon after each of `rounds`, for this client alone."""
+
+    format: Format
+    made: str
+    client: str
+    run: str
+    data: str
+    method: str
+    epsilon: float
+    delta: float
+    records: int
+    unit: str
+    adjacency: str
+    promise: Adversary
+    accountant: str
+    taking_part: str  # what decides in which rounds: a secret coin, or a draw that is public
+    rule: str
+    noise: str
+    planned_rounds: int
+    finished: bool
+    planned: float  # epsilon of the whole plan
+    against: dict[Adversary, float]  # of the whole plan, by who is looking
+    rounds: list[int]
+    spending: list[float]
+    refused: list[int]  # rounds that the client's account refused: they cost nothing
+    spent: float  # in this run so far
+    other_runs: int  # on the same ledger, with this client
+    life: float  # in all runs on the ledger
+    left: float  # of the budget, after all of them
+    statement: str
+    not_promised: list[Limit]
+    digests: Digests
+
+
+class Signed(Record):
+    receipt: Receipt
+    key: str  # public, in hex
+    signature: str  # in hex
+
+
+@dataclass(frozen=True)
+class Account:
+    """What the ledger has of one client."""
+
+    rule: str
+    after: Floats  # (T,) epsilon after each round of the run
+    refused: tuple[int, ...]
+    others: int
+    life: float
+    budget: float  # with top-ups and withdrawals
+
+
+def issue(path: Path, client: str, key: Ed25519PrivateKey) -> Signed:
+    """The receipt of a client of a run, as of now.
+
+    Guarantees:
+        Epsilons are of what is on record in the ledger for this client, at its own delta, and never smaller
+        than what is spent: rounds that are reserved count. Nothing in it tells in which rounds the client
+        took part, or names another client.
+    """
+    receipt = _receipt(read_run(path), client)
+    return Signed(
+        receipt=receipt, key=public_bytes(key).hex(), signature=key.sign(CONTEXT + canonical(receipt)).hex()
+    )
+
+
+def canonical(receipt: Receipt) -> bytes:
+    """What is signed, besides the context."""
+    plain = json.loads(dump(receipt.model_dump()))
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return text.encode("ascii")
+
+
+def _receipt(run: Run, client: str) -> Receipt:
+    names = run.population.client
+    if client not in names:
+        raise InputError(f"there is no client {client!r} in {run.folder}.{nearest(client, names)}")
+    if run.broken:
+        raise PlanError(f"{run.folder}: {run.broken}, so there is nothing to vouch for")
+    at, certificate = names.index(client), run.certificate
+    account = _account(run, client, float(run.population.delta[at]))
+    (part,) = group([run])
+    shown = _points(len(account.after))
+    folder = RunFolder(run.folder)
+    return Receipt(
+        format=FORMAT,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        client=client,
+        run=run.about.id,
+        data=run.about.data,
+        method=part.title,
+        epsilon=account.budget,
+        delta=float(run.population.delta[at]),
+        records=int(run.population.size[at]),
+        unit=certificate.unit,
+        adjacency=certificate.adjacency,
+        promise=certificate.promise,
+        accountant=Pld().name,
+        taking_part=run.treatment.coming,
+        rule=account.rule,
+        noise=certificate.noise,
+        planned_rounds=run.plan.rounds,
+        finished=run.finished,
+        planned=float(certificate.spent[at]),
+        against={who: float(values[at]) for who, values in certificate.epsilon.items()},
+        rounds=[t + 1 for t in shown],
+        spending=[float(account.after[t]) for t in shown],
+        refused=list(account.refused),
+        spent=float(account.after[-1]) if len(account.after) else 0.0,
+        other_runs=account.others,
+        life=account.life,
+        left=max(account.budget - account.life, 0.0) if math.isfinite(account.budget) else math.inf,
+        statement=promised(part) + (ADAPTIVE if account.rule == "adaptive" else ""),
+        not_promised=[Limit(what=what, why=why) for what, why in unpromised([part])],
+        digests=Digests(
+            plan=run.plan.digest(),
+            population=run.population.digest(),
+            certificate_file=_sha256(folder.certificate),
+            config_file=_sha256(folder.config),
+        ),
+    )
+
+
+ADAPTIVE = (
+    " The ledger goes by the adaptive rule: what is proved is the budget as a whole; epsilons after rounds "
+    "are what they would cost had they been planned beforehand."
+)
+
+
+def _account(run: Run, client: str, delta: float) -> Account:
+    member = "SELECT run, round, refused, place FROM round JOIN member USING (run) WHERE client = ?"
+    path = RunFolder(run.folder).ledger(run.config)
+    if run.ledger is None:
+        raise LedgerError(f"there is no ledger {path} that can be read, so nothing can be vouched for")
+    with closing(opened(path)) as db:
+        accounts = Accounts(lambda query, values: db.execute(query, values).fetchall(), {client: 0})
+        rounds = db.execute(f"{member} ORDER BY number", [client]).fetchall()
+        (rule,) = db.execute("SELECT rule FROM about").fetchone()
+        (first,) = db.execute("SELECT epsilon FROM client WHERE name = ?", [client]).fetchone()
+        (more,) = db.execute("SELECT TOTAL(epsilon) FROM change WHERE client = ?", [client]).fetchone()
+        others = {name for name, *_ in rounds} - {run.about.id}
+        known = accounts.about(run.about.id) is not None
+        steps = accounts.after_each_round(run.about.id) if known else None
+        total = accounts.steps()
+    after = np.zeros(0)
+    if steps is not None and steps.rate.shape[1]:
+        found = Pld().epsilon(steps, np.full(steps.rate.shape[1], delta))
+        after = np.maximum.accumulate(found)  # an upper bound on later epsilons is one on earlier ones
+    life = max(float(Pld().epsilon(total, np.array([delta]))[0]), float(after.max(initial=0.0)))
+    refused = tuple(
+        int(number)
+        for name, number, who, place in rounds
+        if name == run.about.id and place in json.loads(who)
+    )
+    return Account(rule, after, refused, len(others), life, max(first + more, 0.0))
+
+
+def _points(rounds: int) -> Sequence[int]:
+    """Every round, or as many as are readable, and always the last."""
+    if rounds <= MOST_POINTS:
+        return range(rounds)
+    return sorted({int(t) for t in np.linspace(0, rounds - 1, MOST_POINTS).round()})
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def to_json(signed: Signed) -> str:
+    return dump(signed.model_dump())
+
+
+def read(path: Path) -> Signed:
+    """From the JSON file, or from the page, which holds it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InputError(f"cannot read {path}: {problem}") from None
+    held = re.search(r'<script type="application/json" id="receipt">(.*?)</script>', text, re.S)
+    return parse(held[1] if held else text, Signed, "receipt")
+
+
+def check(signed: Signed, operator: str = "") -> None:
+    """Raise unless it is signed by its key, and by `operator`'s if that is said.
+
+    Guarantees:
+        Every value of the receipt is signed, and a signature for another purpose is no signature.
+    """
+    try:
+        key, signature = bytes.fromhex(signed.key), bytes.fromhex(signed.signature)
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, CONTEXT + canonical(signed.receipt))
+    except (InvalidSignature, ValueError):
+        raise MessageError("the signature is not of this receipt: something in it was changed") from None
+    if operator and operator.lower() != signed.key.lower():
+        raise MessageError(
+            f"it is signed by another key, {signed.key}, than the one that was asked for, {operator}"
+        )
+
+
+def differences(signed: Signed, path: Path) -> list[str]:
+    """What the run folder says otherwise by now; more rounds, and what they cost, are no difference."""
+    then, now = signed.receipt, _receipt(read_run(path), signed.receipt.client)
+    odd = [name for name in LASTING if getattr(then, name) != getattr(now, name)]
+    cost = dict(zip(now.rounds, now.spending, strict=True))
+    same = all(
+        math.isclose(cost.get(number, value), value, rel_tol=1e-9)
+        for number, value in zip(then.rounds, then.spending, strict=True)
+    )
+    fewer = max(then.rounds, default=0) > max(now.rounds, default=0)
+    return odd + ([] if same and not fewer else ["spending"])

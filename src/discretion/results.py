@@ -1,0 +1,204 @@
+"""Commands that show what is in run folders: tables, reports, proofs that they are whole, receipts."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from discretion import config, terminal
+from discretion.errors import BudgetError, InputError, LedgerError, MessageError
+from discretion.files import write_safely
+from discretion.messages import read_key
+from discretion.options import Json
+from discretion.runs import RunFolder
+
+if TYPE_CHECKING:
+    from discretion.verify import Verification
+
+Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")]
+
+
+def compare(
+    runs: Runs,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a page on them here, too.")] = None,
+    json_: Json = False,
+) -> None:
+    """Show several runs in one table: accuracy, and what it cost whom.
+
+    Seeds of one setting are averaged. Runs on other data, for other clients or budgets, or with a promise
+    against another adversary are marked and kept apart.
+
+    Examples: `discretion compare runs/demo`, `discretion compare A B C --out comparison.html`
+    """
+    terminal.compare_runs(_runs_in(runs), out, None, json_)
+
+
+def report(
+    runs: Runs,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file to write.")] = None,
+    class_accuracy: Annotated[
+        bool,
+        typer.Option(
+            "--class-accuracy",
+            help="Show accuracy on each budget class's own records: not private, for simulations only.",
+        ),
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Write report.html, one file that needs nothing else, from what is in the run folders.
+
+    Example: `discretion report runs/first`
+    """
+    from discretion.report import write
+
+    path = out or runs[0] / "report.html"
+    write(_runs_in(runs), path, class_accuracy=class_accuracy)
+    if json_:
+        terminal.print_json({"report": str(path)})
+    else:
+        terminal.say(f"Wrote {path}. {terminal.how_to_open(path)}")
+
+
+def verify(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    every: Annotated[
+        bool, typer.Option("--every", help="Count every client again, however long that takes.")
+    ] = False,
+    data: Annotated[
+        bool, typer.Option("--data", help="Load the data, too, to see that it is what the run was made from.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Count again what a run promised and spent, by a second accountant, and compare all of its records.
+
+    Every epsilon is computed anew by google's dp-accounting, from the plan and from the ledger; plan,
+    population, certificate, ledger and history have to fit each other. Exits with 3 where a budget is not
+    kept, with 4 where records contradict each other. `discretion check` proves a plan before it is run.
+
+    Example: `discretion verify runs/first`
+    """
+    from discretion.verify import to_record
+    from discretion.verify import verify as count_again
+
+    found = count_again(run, every=every, data=data)
+    if json_:
+        terminal.print_json(to_record(found))
+    else:
+        _show(found)
+    if not found.whole:
+        odd = next(each for each in found.records if not each.holds)
+        raise LedgerError(f"the records of {run} contradict each other: {odd.what}: {odd.said}")
+    if not found.kept:
+        odd = next(each for each in found.budgets if not each.holds)
+        raise BudgetError(f"{run} does not keep every budget: {odd.what}: {odd.said}")
+
+
+def _show(found: "Verification") -> None:
+    table = Table(title=f"epsilon, counted again: {found.accountant}")
+    for heading in ("budget", "clients", "certificate", "plan, again", "ledger, again", "left"):
+        table.add_column(heading, justify="left" if heading == "budget" else "right")
+    for each in found.classes:
+        left = math.inf if math.isinf(each.budget) else max(each.budget - max(each.life, each.recorded), 0.0)
+        values = (each.certified, each.planned, each.recorded)
+        cells = (*map(terminal.epsilon, values), terminal.rounded_down(left))
+        table.add_row(each.name, f"{each.clients}", *cells)
+    if found.counted < found.kinds:
+        table.caption = f"{found.counted} of {found.kinds} kinds of clients; all of them with --every"
+    terminal.out.print(table)
+    findings = Table(show_header=False)
+    for item in (*found.records, *found.budgets):
+        findings.add_row(item.what, "[green]yes[/]" if item.holds else "[bold red]no[/]", escape(item.said))
+    terminal.out.print(findings)
+
+
+def receipt(
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="A run folder.")] = None,
+    client: Annotated[str | None, typer.Option(help="Whose receipt to make.")] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="The operator's key, as `discretion key` writes it; else the run's.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The folder to write to; else the run folder.")
+    ] = None,
+    to_verify: Annotated[
+        Path | None, typer.Option("--verify", help="Verify this receipt, HTML or JSON, instead.")
+    ] = None,
+    operator: Annotated[str, typer.Option(help="With --verify: the public key that must have signed.")] = "",
+    json_: Json = False,
+) -> None:
+    """Make a signed receipt for one client, as HTML and JSON; or verify one.
+
+    It has the client's budget, what each round cost it, what it is promised, and digests of plan and
+    certificate. With a run folder, verifying also compares the receipt with what is there now.
+
+    Examples: `discretion receipt runs/first --client c7 --key operator.key`,
+    `discretion receipt --verify receipt-c7.html --operator 7f3c…`
+    """
+    if to_verify is not None:
+        return _verify_receipt(to_verify, operator, run, json_)
+    if run is None or client is None:
+        raise InputError("say which run and whose receipt: discretion receipt RUN --client NAME")
+    from discretion import receipts
+    from discretion.report.receipt import render
+
+    folder = RunFolder(run)
+    folder.require()
+    known = config.read(folder.config).clients.key
+    if key is None and not known:
+        raise InputError(
+            "a receipt is signed: make a key with `discretion key operator.key`, give it as --key"
+        )
+    signed = receipts.issue(run, client, read_key(key or Path(known)))
+    place = out or run
+    place.mkdir(parents=True, exist_ok=True)
+    name = f"receipt-{quote(client, safe='')}"
+    page, plain = place / f"{name}.html", place / f"{name}.json"
+    write_safely(page, render(signed).encode())
+    write_safely(plain, receipts.to_json(signed).encode())
+    if json_:
+        terminal.print_json({"html": str(page), "json": str(plain), **signed.model_dump()})
+    else:
+        terminal.say(f"Wrote {page} and {plain.name}. {terminal.how_to_open(page)}")
+
+
+def _verify_receipt(path: Path, operator: str, run: Path | None, as_json: bool) -> None:
+    from discretion import receipts
+    from discretion.report.receipt import render
+
+    signed = receipts.read(path)
+    receipts.check(signed, operator)
+    if path.suffix == ".html" and path.read_text(encoding="utf-8") != render(signed):
+        raise MessageError(
+            f"the receipt inside {path} is signed, but the page around it is not what this version of "
+            "Discretion makes of it: trust the JSON file only, or verify it with the version that made it."
+        )
+    odd = receipts.differences(signed, run) if run else []
+    if as_json:
+        terminal.print_json({"verified": not odd, "differs": odd, **signed.model_dump()})
+    else:
+        said = signed.receipt
+        terminal.say(
+            f"Signed by {signed.key}, made {said.made}. Client {said.client}: epsilon "
+            f"{terminal.epsilon(said.life)} of {said.epsilon:.5g} spent, at delta {said.delta:g}."
+        )
+        if not operator:
+            terminal.say("Compare the key with the one that the operator gave you, or give it as --operator.")
+    if odd:
+        raise LedgerError(f"{run} says otherwise than the receipt about: {', '.join(odd)}")
+
+
+def _runs_in(paths: list[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted(about.parent for about in path.glob("*/run.json"))
+        if RunFolder(path).about.exists():
+            found.append(path)
+        elif inside:
+            found += inside
+        else:
+            raise InputError(f"there is no run in {path}")
+    return found

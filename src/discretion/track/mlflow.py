@@ -1,0 +1,84 @@
+"""Logs runs to MLflow: a tracking server, or a folder of files. MLflow's own telemetry stays off."""
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from discretion.errors import InputError
+from discretion.track.facts import Facts
+
+DEFAULTS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # training waits for it
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+for name, value in DEFAULTS.items():  # have to be there before it is imported
+    os.environ.setdefault(name, value)
+
+from mlflow import MlflowClient  # noqa: E402
+from mlflow.entities import Metric, Param, Run  # noqa: E402
+from mlflow.exceptions import MlflowException  # noqa: E402
+
+EXPERIMENT = "discretion"
+TAG = "discretion.run"
+MOST_METRICS = 500  # in one request; MLflow takes no more than 1,000
+SECONDS = 2.0  # between two requests
+
+
+class MLflow:
+    """Runs of the experiment `discretion`; a run that is there already is gone on with, by its id."""
+
+    def __init__(self, address: str) -> None:
+        address = address or os.environ.get("MLFLOW_TRACKING_URI", "")
+        if not address:
+            raise InputError(
+                "say where MLflow is: a server, as in --out http://127.0.0.1:5000, a folder, as in --out "
+                "mlruns, or MLFLOW_TRACKING_URI in the environment"
+            )
+        self._address = address if "://" in address else Path(address).absolute().as_uri()
+        self._client = MlflowClient(self._address)
+
+    def start(self, facts: Facts) -> int:
+        self._waiting: list[Metric] = []
+        self._sent_at = time.monotonic()
+        try:
+            found = self._client.get_experiment_by_name(EXPERIMENT)
+            experiment = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
+            known = self._client.search_runs([experiment], f"tags.`{TAG}` = '{facts.id}'", max_results=1)
+            run = (
+                known[0]
+                if known
+                else self._client.create_run(experiment, run_name=facts.name, tags={TAG: facts.id})
+            )
+            self._run: str = run.info.run_id
+            self._client.update_run(self._run, status="RUNNING")
+            params = [Param(name, str(value)) for name, value in facts.values.items()]
+            if not known:
+                self._client.log_batch(self._run, params=params)
+            return self._last_round(run)
+        except MlflowException as problem:
+            raise InputError(f"MLflow at {self._address} cannot be used: {problem}") from None
+
+    def _last_round(self, run: Run) -> int:
+        histories = (self._client.get_metric_history(self._run, name) for name in run.data.metrics)
+        return max((metric.step for history in histories for metric in history), default=0)
+
+    def log(self, round_: int, values: Mapping[str, float]) -> None:
+        now = int(1000 * time.time())
+        self._waiting += [Metric(name, value, now, round_) for name, value in values.items()]
+        if len(self._waiting) >= MOST_METRICS or time.monotonic() - self._sent_at > SECONDS:
+            self._send()
+
+    def finish(self, finished: bool) -> str:
+        self._send()
+        self._client.update_run(self._run, status="FINISHED" if finished else "KILLED")
+        return f"{self._address}, run {self._run}"
+
+    def _send(self) -> None:
+        try:
+            self._client.log_batch(self._run, metrics=self._waiting)
+        except MlflowException as problem:
+            raise InputError(f"MLflow at {self._address} cannot be used: {problem}") from None
+        self._waiting, self._sent_at = [], time.monotonic()

@@ -1,0 +1,220 @@
+"""Follows a run by what is in its folder, whether it is being trained, was killed, or is not there yet."""
+
+import json
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from discretion.errors import DiscretionError
+from discretion.report.reading import Run, read_run
+from discretion.runs import RunFolder
+from discretion.watch.record import OnRecord, nothing, read_on
+from discretion.watch.tail import Tail
+
+Status = Literal["waiting", "ready", "running", "stopped", "finished"]
+
+PACE_OVER = 60.0  # seconds that the pace is a mean of
+QUIET = 60.0  # seconds without a round after which a run counts as stopped, where locks cannot be seen
+LEDGER_EVERY = 1.0  # seconds between two looks at the ledger
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What came of the orders to clients elsewhere, over all rounds."""
+
+    asked: int = 0
+    answered: int = 0
+    lost: int = 0  # nothing came, or nothing that could be read
+    last: tuple[int, int, int] | None = None  # the last round: its number, asked, answered
+    refused: dict[str, tuple[int, str]] = field(default_factory=dict)  # by client: the first time, and why
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of a run at one moment."""
+
+    folder: Path
+    status: Status
+    problem: str = ""  # why the folder, or a line in it, cannot be read
+    run: Run | None = None  # as it was made; its history is the one below
+    done: int = 0  # rounds
+    rounds: tuple[int, ...] = ()  # those with an evaluation
+    accuracy: tuple[float, ...] = ()
+    loss: tuple[float, ...] = ()  # infinite where training diverged
+    record: OnRecord | None = None
+    answers: Answers = Answers()
+    pace: float | None = None  # seconds a round; None where that is not known
+    left: float | None = None  # seconds until the last round
+
+    @property
+    def counted(self) -> int:
+        """Rounds whose cost counts: one more than are done, where the last was interrupted."""
+        return max(self.done, self.record.reserved if self.record else 0)
+
+
+class Follow:
+    """The run in a folder, now and whenever it is looked at again.
+
+    Guarantees:
+        Nothing is written, and no lock of the run is asked for: a run that starts or ends is not disturbed.
+        Lines that were read are not read again, unless the file was cut or replaced.
+        A folder that comes later, goes, or holds another run is followed as it is then.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = RunFolder(path)
+        self._clock = clock
+        self._made: tuple[int, int] | None = None  # which run.json was read
+        self._forget()
+
+    def _forget(self) -> None:
+        self._run: Run | None = None
+        self._problem = ""
+        self._history, self._answers = Tail(self._folder.history), Tail(self._folder.answers)
+        self._evaluated: dict[int, tuple[float, float]] = {}
+        self._done = 0
+        self._heard = Answers()
+        self._record: OnRecord | None = None
+        self._ledger_at = -math.inf
+        self._paces: deque[tuple[float, int]] = deque()
+
+    def look(self) -> Seen:
+        made = _identity(self._folder.about)
+        if made != self._made:
+            self._forget()
+            self._made = made
+        if made is None:
+            return Seen(self._folder.path, "waiting")
+        if self._run is None:
+            try:
+                self._run = read_run(self._folder.path)
+                self._problem = ""
+            except (DiscretionError, OSError) as problem:
+                self._problem = str(problem)
+                return Seen(self._folder.path, "waiting", self._problem)
+        try:
+            self._read_history(self._run.plan.rounds)
+            self._read_answers()
+        except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as problem:
+            self._problem = f"a line of {self._folder.path} cannot be read: {problem!r}"
+        return self._seen(self._run)
+
+    def _seen(self, run: Run) -> Seen:
+        finished, alive = self._folder.model.exists(), self._alive()
+        self._read_ledger(run, finished and alive)
+        pace, left = self._pace(run.plan.rounds, alive and not finished)
+        rounds = sorted(self._evaluated)
+        status: Status = "running" if alive else "stopped" if self._begun() else "ready"
+        return Seen(
+            folder=self._folder.path,
+            status="finished" if finished else status,
+            problem=self._problem,
+            run=run,
+            done=self._done,
+            rounds=tuple(rounds),
+            accuracy=tuple(self._evaluated[at][0] for at in rounds),
+            loss=tuple(self._evaluated[at][1] for at in rounds),
+            record=self._record,
+            answers=self._heard,
+            pace=pace,
+            left=left,
+        )
+
+    def _read_history(self, rounds: int) -> None:
+        anew, lines = self._history.lines()
+        if anew:
+            self._evaluated, self._done, self._problem = {}, 0, ""
+        for line in lines:
+            record = json.loads(line)
+            if not 0 < record["round"] <= rounds:
+                raise ValueError(f"round {record['round']} of {rounds}")
+            self._done = int(record["round"])
+            if record.get("accuracy") is not None:
+                loss = record.get("loss")
+                known = loss is not None and not math.isnan(loss)
+                self._evaluated[self._done] = float(record["accuracy"]), float(loss) if known else math.inf
+
+    def _read_answers(self) -> None:
+        anew, lines = self._answers.lines()
+        if anew:
+            self._heard = Answers()
+        for line in lines:
+            self._heard = _with(self._heard, json.loads(line))
+
+    def _read_ledger(self, run: Run, ending: bool) -> None:
+        """Not while a run ends: it makes one file of its ledger then, which a reader would hinder."""
+        now = self._clock()
+        if ending or now - self._ledger_at < LEDGER_EVERY:
+            return
+        self._ledger_at = now
+        known = self._record or nothing(len(run.population))
+        found = read_on(self._folder.ledger(run.config), run.about.id, known)
+        self._record = found or self._record
+
+    def _begun(self) -> bool:
+        return self._done > 0 or bool(self._record and self._record.reserved)
+
+    def _alive(self) -> bool:
+        held = is_locked(self._folder.path / ".lock")
+        if held is not None:
+            return held
+        changed = _identity(self._folder.history)
+        return changed is not None and time.time() - changed[1] / 1e9 < QUIET
+
+    def _pace(self, rounds: int, running: bool) -> tuple[float | None, float | None]:
+        """Seconds a round, and until the last one; by the rounds that were seen to be done."""
+        now, seen = self._clock(), self._paces
+        if not running or (seen and self._done < seen[-1][1]):
+            seen.clear()
+        if running and (not seen or self._done > seen[-1][1]):
+            seen.append((now, self._done))
+        while len(seen) > 2 and now - seen[0][0] > PACE_OVER:
+            seen.popleft()
+        if len(seen) < 2:
+            return None, None
+        (first, before), (last, after) = seen[0], seen[-1]
+        pace = (last - first) / (after - before)
+        return pace, max(pace * (rounds - self._done) - (now - last), 0.0)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_ino, about.st_mtime_ns
+
+
+def _with(heard: Answers, record: dict[str, Any]) -> Answers:
+    """With one line of answers.jsonl more."""
+    at, asked, answered = (int(record[name]) for name in ("round", "asked", "answered"))
+    refused = dict(heard.refused)
+    for client, reason in record["refused"].items():
+        refused.setdefault(str(client), (at, str(reason)))
+    return Answers(
+        asked=heard.asked + asked,
+        answered=heard.answered + answered,
+        lost=heard.lost + int(record["lost"]),
+        last=(at, asked, answered),
+        refused=refused,
+    )
+
+
+def is_locked(path: Path) -> bool | None:
+    """Whether a process holds the lock on this file, without trying to get it; None where that is secret."""
+    try:
+        about = path.stat()
+    except OSError:
+        return False
+    try:
+        locks = Path("/proc/locks").read_text(encoding="ascii")
+    except OSError:
+        return None
+    device = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}"
+    name = f"{device}:{about.st_ino}"
+    return any("FLOCK" in words and name in words for words in map(str.split, locks.splitlines()))

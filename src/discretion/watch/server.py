@@ -1,0 +1,182 @@
+"""The live page on this machine: a page, its events and its numbers, for reading only.
+
+The standard library's server is enough: one person looks, at three addresses, and a framework would bring
+more to trust than it saves.
+"""
+
+import json
+import socketserver
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from discretion.errors import InputError
+from discretion.records import dump
+from discretion.watch.following import Follow, Seen
+from discretion.watch.page import View, page, view_of
+from discretion.watch.summary import record_of
+
+HOST = "127.0.0.1"
+EVERY = 0.5  # seconds between two looks at the folder
+ALIVE = 15.0  # seconds after which silence is broken, so that a closed page is noticed
+RETRY = 1000  # milliseconds after which a page asks again
+FOREIGN = {"cross-site", "same-site"}  # what a browser says of requests that other pages make
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",  # the rest is in the page itself
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+@dataclass(frozen=True)
+class Now:
+    seen: Seen
+    view: View
+
+
+class Watch(ThreadingHTTPServer):
+    """Serves one run's live page; all who look share one look at the folder.
+
+    Guarantees:
+        It listens on 127.0.0.1 only, and answers GET and HEAD only, at three fixed addresses: no part of an
+        address is ever used as the name of a file.
+        A request that names another host is refused, so that a page elsewhere whose name was made to point
+        here (DNS rebinding) reads nothing; so is one that a browser says another page made.
+        Nothing is written.
+    """
+
+    daemon_threads = True
+
+    def __init__(
+        self, folder: Path, port: int = 0, every: float = EVERY, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._follow, self._clock, self._every = Follow(folder, clock), clock, every
+        self._lock, self._at = threading.Lock(), 0.0
+        self._now: Now | None = None
+        self._closed = threading.Event()
+        try:
+            super().__init__((HOST, port), Handler)
+        except OSError as problem:
+            raise InputError(
+                f"cannot listen on port {port}: {problem.strerror}. Give another --port."
+            ) from None
+
+    def server_bind(self) -> None:
+        """Without asking anybody for a name."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = HOST, self.server_address[1]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A page that was closed is no error."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            raise
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self.server_port}/"
+
+    def look(self) -> Now:
+        """What is known now, or was just before."""
+        with self._lock:
+            if self._now is None or self._clock() - self._at >= self._every:
+                seen = self._follow.look()
+                self._now, self._at = Now(seen, view_of(seen)), self._clock()
+            return self._now
+
+    def allows(self, host: str | None) -> bool:
+        return host in (f"{HOST}:{self.server_port}", f"localhost:{self.server_port}")
+
+    def goes_on(self) -> bool:
+        """After a while: whether there is more to come."""
+        return not self._closed.wait(self._every)
+
+    def server_close(self) -> None:
+        self._closed.set()
+        super().server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Watch
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "discretion", ""
+    timeout = 60  # seconds, to get a request
+
+    def do_GET(self) -> None:
+        if not self._allowed():
+            return
+        if self.path == "/":
+            self._send("text/html", page(self.server.look().view))
+        elif self.path == "/state":
+            self._send("application/json", dump(record_of(self.server.look().seen)))
+        elif self.path == "/events":
+            self._stream()
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there are /, /events and /state")
+
+    do_HEAD = do_GET
+
+    def _allowed(self) -> bool:
+        if not self.server.allows(self.headers.get("Host")):
+            self._refuse(HTTPStatus.FORBIDDEN, f"this page is at {self.server.address} only")
+        elif self.path != "/" and self.headers.get("Sec-Fetch-Site") in FOREIGN:
+            self._refuse(HTTPStatus.FORBIDDEN, "another page may not read this one")
+        else:
+            return True
+        return False
+
+    def _send(self, kind: str, text: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+        content = text.encode()
+        self._head(kind, status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _refuse(self, status: HTTPStatus, why: str) -> None:
+        self._send("text/plain", f"{status.phrase}: {why}.\n", status)
+
+    def _head(self, kind: str, status: HTTPStatus) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        if status != HTTPStatus.OK:
+            self.send_header("Connection", "close")
+
+    def _stream(self) -> None:
+        """What has changed since it was last sent, as often as there is something; all of it at first."""
+        self._head("text/event-stream", HTTPStatus.OK)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        sent, at = View(), time.monotonic()
+        self.wfile.write(f"retry: {RETRY}\n\n".encode())
+        more = True
+        while more:
+            view = self.server.look().view
+            if news := view.since(sent):
+                self.wfile.write(f"event: view\ndata: {json.dumps(news)}\n\n".encode())
+                sent, at = view, time.monotonic()
+            elif time.monotonic() - at > ALIVE:
+                self.wfile.write(b": still here\n\n")
+                at = time.monotonic()
+            more = self.server.goes_on()
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the standard library refuses by itself, in the same manner: methods other than GET, say."""
+        if code == HTTPStatus.NOT_IMPLEMENTED:
+            code, message = HTTPStatus.METHOD_NOT_ALLOWED, "only GET is answered: a run is only looked at"
+        self._refuse(HTTPStatus(code), message or "this is no request that is understood")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: what is asked for is on the page."""

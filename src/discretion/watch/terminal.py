@@ -1,0 +1,90 @@
+"""What is seen of a run in the terminal: a line, a table of budgets, and two charts; fits 60 columns."""
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from discretion.accounting.certify import share_of
+from discretion.methods import METHODS
+from discretion.report import statements
+from discretion.report.reading import Run
+from discretion.sketch import Line, sketch
+from discretion.terminal import epsilon
+from discretion.watch.following import Seen, Status
+from discretion.watch.summary import Class, classes
+from discretion.watch.wording import lead, missing
+
+STYLES = ("magenta", "blue", "cyan", "green", "yellow", "red")
+STATUS: dict[Status, str] = {
+    "waiting": "[yellow]waiting[/]",
+    "ready": "[yellow]not begun[/]",
+    "running": "[green]running[/]",
+    "stopped": "[bold yellow]stopped[/]",
+    "finished": "[green]finished[/]",
+}
+WIDEST = 100  # columns of a chart
+HEIGHT = 9  # rows
+
+
+def show(out: Console, seen: Seen, plots: bool = True) -> None:
+    run = seen.run
+    if run is None:
+        out.print(f"{STATUS[seen.status]} {seen.problem}")
+        return
+    title = METHODS[run.plan.method].title if run.plan.method in METHODS else run.plan.method
+    out.print(f"[bold]{title}[/] on {run.about.data} · {STATUS[seen.status]}")
+    out.print(lead(seen))
+    rows = classes(seen)
+    if rows:
+        out.print(_table(rows))
+    out.print(f"[dim]{statements.protection(run.certificate) if not run.broken else run.broken}[/]")
+    for sentence in missing(seen, rows):
+        out.print(f"[yellow]{sentence}[/]")
+    if plots:
+        width = min(out.width, WIDEST)
+        if seen.rounds:
+            out.print("\n[bold]accuracy[/]")
+            line = Line(f"{seen.accuracy[-1]:.1%}", seen.rounds, seen.accuracy, "cyan")
+            out.print(sketch([line], run.plan.rounds, width, HEIGHT))
+        if lines := _spending(run, seen, rows):
+            out.print("\n[bold]spent of the budget, by budget class[/]")
+            out.print(sketch(lines, run.plan.rounds, width, HEIGHT, top=1.0))
+
+
+def _table(rows: Sequence[Class]) -> Table:
+    table = Table(caption="spent is rounded up, left is rounded down")
+    for heading in ("budget", "clients", "spent", "left", "of budget"):
+        table.add_column(heading, justify="left" if heading == "budget" else "right")
+    refused = any(row.refusals or row.declined for row in rows)
+    if refused:
+        table.add_column("refusing", justify="right")
+    for row in rows:
+        over = row.spent > row.budget
+        spent = epsilon(row.spent)
+        share = "–" if math.isinf(row.budget) else "∞" if math.isinf(row.spent) else f"{row.share:.1%}"
+        table.add_row(
+            row.name,
+            f"{row.clients:,}",
+            f"[bold red]{spent}[/]" if over else spent,
+            "no limit" if math.isinf(row.left) else f"{math.floor(row.left * 1e4) / 1e4:.4f}",
+            share,
+            *([f"{row.refusing + row.declined}"] if refused else []),
+        )
+    return table
+
+
+def _spending(run: Run, seen: Seen, rows: Sequence[Class]) -> list[Line]:
+    """Up to the rounds that count, for classes that have a budget and a finite epsilon."""
+    curve = run.certificate.spending
+    known = [k for k, at in enumerate(curve.rounds) if at <= seen.counted]
+    lines = []
+    for k, row in enumerate(rows):
+        if math.isfinite(row.budget) and math.isfinite(row.spent):
+            share = share_of(curve.epsilon[k, known], curve.budget[k])
+            x, y = [curve.rounds[i] for i in known], share.tolist()
+            if x[-1] < seen.counted:
+                x, y = [*x, seen.counted], [*y, row.share]
+            lines.append(Line(row.name, x, y, STYLES[k % len(STYLES)], stairs=True))
+    return lines

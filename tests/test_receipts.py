@@ -1,0 +1,219 @@
+"""A receipt says what the ledger has of one client; whoever changes anything in it is found out."""
+
+import json
+import math
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from discretion import cli, config, receipts
+from discretion.accounting import Pld
+from discretion.errors import InputError, LedgerError, MessageError, PlanError
+from discretion.ledger import Ledger
+from discretion.messages import write_key
+from discretion.report.reading import read_run
+from discretion.report.receipt import render
+from discretion.runs import RunFolder, execute, load_data, prepare
+
+SETTINGS = {
+    "population": {"clients": 9, "budgets": "groups:4,8,16"},
+    "data": {"name": "digits"},
+    "plan": {"rounds": 5, "rate": 0.5, "clip": 0.5},
+    "train": {"threads": 1},
+}
+
+
+def make(path: Path, *overrides: str) -> Path:
+    wanted = config.make(SETTINGS, overrides)
+    folder = RunFolder(path)
+    execute(folder, prepare(wanted, folder, load_data(wanted)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("receipts") / "run")
+
+
+@pytest.fixture
+def run(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "run"))
+
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+
+
+@pytest.fixture(scope="module")
+def signed(original: Path) -> receipts.Signed:
+    return receipts.issue(original, "c4", KEY)
+
+
+def test_it_says_what_the_ledger_has(original: Path, signed: receipts.Signed) -> None:
+    said, found = signed.receipt, read_run(original)
+    assert said.client == "c4" and said.epsilon == found.population.epsilon[4]
+    assert said.rounds == [1, 2, 3, 4, 5] and said.finished and not said.refused
+    at, delta = np.array([4]), found.population.delta[[4]]
+    for number, spent in zip(said.rounds, said.spending, strict=True):
+        assert spent == pytest.approx(float(Pld().epsilon(found.plan.steps(number).of(at), delta)[0]))
+    with closing(Ledger.existing(original / "ledger.sqlite")) as ledger:
+        assert said.life == pytest.approx(float(ledger.spent()[4]))
+    assert said.spent == said.life == said.spending[-1] <= said.epsilon
+    assert said.left == said.epsilon - said.life
+    assert said.planned == found.certificate.spent[4]
+    assert said.against["server"] == math.inf
+    assert said.digests.plan == found.plan.digest() == found.certificate.plan
+    assert said.digests.population == found.population.digest()
+    assert "server is trusted" in said.statement
+    assert {"Tuning.", "Budgets and sizes.", "The test records."} <= {item.what for item in said.not_promised}
+
+
+def test_it_tells_of_nobody_else(original: Path, signed: receipts.Signed) -> None:
+    others = set(read_run(original).population.client) - {"c4"}
+    for text in (receipts.to_json(signed), render(signed)):
+        assert not others & set(re.findall(r"\bc\d+\b", text))
+
+
+def leaves(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    if isinstance(value, dict):
+        return [leaf for key, item in value.items() for leaf in leaves(item, (*path, key))]
+    if isinstance(value, list) and value:
+        return [leaf for key, item in enumerate(value) for leaf in leaves(item, (*path, key))]
+    return [path]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_every_value_is_signed(signed: receipts.Signed, data: st.DataObject) -> None:
+    receipts.check(signed)
+    record = signed.model_dump()
+    path = data.draw(st.sampled_from([leaf for leaf in leaves(record["receipt"]) if leaf != ("format",)]))
+    part = record["receipt"]
+    for key in path[:-1]:
+        part = part[key]
+    old = part[path[-1]]
+    changed = {bool: not old, list: [1], str: f"{old}x"}.get(
+        type(old), old + 1 if not isinstance(old, list | str) and math.isfinite(old) else 1.0
+    )
+    part[path[-1]] = "public" if path[-1] == "promise" else changed
+    with pytest.raises(MessageError, match="something in it was changed"):
+        receipts.check(receipts.Signed.model_validate(record))
+
+
+def test_only_the_key_and_purpose_that_signed(signed: receipts.Signed) -> None:
+    other = Ed25519PrivateKey.generate()
+    with pytest.raises(MessageError):
+        receipts.check(signed.model_copy(update={"key": other.public_key().public_bytes_raw().hex()}))
+    bare = KEY.sign(receipts.canonical(signed.receipt)).hex()  # for no purpose
+    with pytest.raises(MessageError):
+        receipts.check(signed.model_copy(update={"signature": bare}))
+    with pytest.raises(MessageError):
+        receipts.check(signed.model_copy(update={"signature": "no signature"}))
+    receipts.check(signed, operator=signed.key.upper())
+    with pytest.raises(MessageError, match="another key"):
+        receipts.check(signed, operator="00" * 32)
+
+
+def test_files_are_read_back(signed: receipts.Signed, tmp_path: Path) -> None:
+    page, plain = tmp_path / "a.html", tmp_path / "a.json"
+    page.write_text(render(signed), encoding="utf-8")
+    plain.write_text(receipts.to_json(signed), encoding="utf-8")
+    for path in (page, plain):
+        assert receipts.read(path) == signed
+        receipts.check(receipts.read(path))
+    plain.write_text("{}")
+    with pytest.raises(PlanError, match="not a receipt"):
+        receipts.read(plain)
+    with pytest.raises(InputError, match="cannot read"):
+        receipts.read(tmp_path / "nowhere.json")
+
+
+def test_what_is_signed_does_not_depend_on_the_order_of_keys(signed: receipts.Signed) -> None:
+    record = json.loads(receipts.to_json(signed))
+    record["receipt"] = dict(sorted(record["receipt"].items(), reverse=True))
+    receipts.check(receipts.Signed.model_validate_json(json.dumps(record)))
+
+
+def test_a_receipt_in_mid_run_and_later(run: Path) -> None:
+    """More rounds do not contradict it; fewer, or costlier ones, do."""
+    whole = shutil.copytree(run, run.parent / "whole")
+    with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
+        db.execute("DELETE FROM round WHERE round > 3")
+    (run / "model.safetensors").unlink()
+    early = receipts.issue(run, "c4", KEY)
+    assert early.receipt.rounds == [1, 2, 3] and not early.receipt.finished
+    assert receipts.differences(early, whole) == []
+    late = receipts.issue(whole, "c4", KEY)
+    assert receipts.differences(late, run) == ["spending"]
+    with closing(sqlite3.connect(whole / "ledger.sqlite")) as db, db:
+        db.execute("UPDATE price SET rate = REPLACE(rate, '0.5', '0.6')")
+    assert receipts.differences(early, whole) == ["spending"]
+
+
+def test_refused_rounds_are_free(run: Path) -> None:
+    with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
+        db.execute("UPDATE round SET refused = '[4]' WHERE round IN (2, 3)")
+    said = receipts.issue(run, "c4", KEY).receipt
+    assert said.refused == [2, 3]
+    assert said.spending[0] == said.spending[1] == said.spending[2] < said.spending[3]
+    assert receipts.issue(run, "c5", KEY).receipt.refused == []
+
+
+def test_runs_that_share_a_ledger_and_changes_of_budgets(tmp_path: Path) -> None:
+    shared = [f"ledger={tmp_path / 'shared.sqlite'}", "plan.share=0.5"]
+    make(tmp_path / "a", *shared)
+    make(tmp_path / "b", *shared, "train.learning_rate=0.2")
+    with Ledger.existing(tmp_path / "shared.sqlite") as ledger:
+        ledger.change_budget("c4", 1.5)
+        spent = ledger.spent()
+    said = receipts.issue(tmp_path / "b", "c4", KEY).receipt
+    assert said.other_runs == 1 and said.spent < said.life == pytest.approx(float(spent[4]))
+    assert said.epsilon == read_run(tmp_path / "b").population.epsilon[4] + 1.5
+    assert "Several runs together." in {item.what for item in said.not_promised}
+
+
+def test_nothing_is_vouched_for_without_proof(run: Path) -> None:
+    with pytest.raises(InputError, match="no client 'c99'"):
+        receipts.issue(run, "c99", KEY)
+    (run / "ledger.sqlite").rename(run / "elsewhere.sqlite")
+    with pytest.raises(LedgerError, match="nothing can be vouched for"):
+        receipts.issue(run, "c4", KEY)
+    (run / "elsewhere.sqlite").rename(run / "ledger.sqlite")
+    text = (run / "certificate.json").read_text()
+    (run / "certificate.json").write_text(text.replace(json.loads(text)["plan"], "0" * 64))
+    with pytest.raises(PlanError, match="nothing to vouch for"):
+        receipts.issue(run, "c4", KEY)
+
+
+def command(*words: object) -> Result:
+    return CliRunner().invoke(cli.app, ["receipt", *map(str, words)])
+
+
+def test_the_command_makes_and_verifies(run: Path, tmp_path: Path) -> None:
+    public = write_key(tmp_path / "operator.key")
+    made = command(run, "--client", "c4", "--key", tmp_path / "operator.key", "--out", tmp_path, "--json")
+    files = json.loads(made.stdout)
+    assert files["key"] == public
+    for name in ("html", "json"):
+        done = command(run, "--verify", files[name], "--operator", public, "--json")
+        assert done.exit_code == 0 and json.loads(done.stdout)["verified"]
+    assert isinstance(command("--verify", files["html"], "--operator", "00" * 32).exception, MessageError)
+    page = Path(files["html"])
+    page.write_text(page.read_text().replace("<h1>Receipt for c4</h1>", "<h1>Receipt for c5</h1>"))
+    assert isinstance(command("--verify", page).exception, MessageError)
+    with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
+        db.execute("DELETE FROM round WHERE round = 5")
+    assert isinstance(command(run, "--verify", files["json"]).exception, LedgerError)
+
+
+def test_the_command_says_what_it_needs(run: Path) -> None:
+    assert isinstance(command(run).exception, InputError)
+    assert isinstance(command(run, "--client", "c4").exception, InputError)  # no key

@@ -1,0 +1,325 @@
+"""A run is followed before it is there, while it goes on and after it was killed; and it is only read."""
+
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from discretion.config import read
+from discretion.ledger import Ledger
+from discretion.runs import RunFolder, alone, execute, load_data, prepare
+from discretion.watch import record
+from discretion.watch.following import Follow, Seen, is_locked
+from discretion.watch.page import View, page, view_of
+from discretion.watch.server import Watch
+from discretion.watch.summary import classes, record_of
+from discretion.watch.tail import Tail
+from discretion.watch.wording import duration, pace
+from stepping import Stepping
+
+ROUNDS = 8  # of small_config
+
+
+@pytest.fixture
+def made(small_config: Path, tmp_path: Path) -> Path:
+    """A run that has not begun."""
+    config = read(small_config)
+    prepare(config, RunFolder(tmp_path / "run"), load_data(config))
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def copy(small_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(small_run, tmp_path / "run"))
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in found}
+
+
+# lines of a file
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "half", "cut", "anew", "gone"]), st.integers(0, 3))))
+def test_a_tail_hands_out_the_lines_of_the_file(tmp_path_factory: pytest.TempPathFactory, acts: Any) -> None:
+    path = tmp_path_factory.mktemp("tail") / "lines"
+    tail, known = Tail(path), []
+    text = ""
+    for number, (act, size) in enumerate(acts):
+        whole = text[: text.rfind("\n") + 1]
+        if act == "add":
+            text += "".join(f"{number}-{k}\n" for k in range(size))
+        elif act == "half":
+            text += f"{number}…"
+        elif act == "cut":
+            text = "".join(whole.splitlines(keepends=True)[:size])
+        else:
+            text = "" if act == "gone" else "".join(f"other {number}-{k}\n" for k in range(size))
+        path.write_text(text, encoding="utf-8")
+        if act == "gone":
+            path.unlink()
+        void, new = tail.lines()
+        known = new if void else known + new
+        assert known == text[: text.rfind("\n") + 1].splitlines()
+
+
+def test_a_tail_reads_only_what_is_new(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_text("one\ntwo\n")
+    tail = Tail(path)
+    assert tail.lines() == (False, ["one", "two"]) and tail.lines() == (False, [])
+    path.write_text("one\ntwo\nthree\n")  # another file with the same beginning is the same to its reader
+    assert tail.lines() == (False, ["three"])
+    path.write_text("six\n")
+    assert tail.lines() == (True, ["six"])
+
+
+# what is seen
+
+
+def test_a_run_is_waited_for_then_seen_to_be_made(small_config: Path, tmp_path: Path) -> None:
+    follow = Follow(tmp_path / "run")
+    assert follow.look() == Seen(tmp_path / "run", "waiting")
+    config = read(small_config)
+    prepare(config, RunFolder(tmp_path / "run"), load_data(config))
+    seen = follow.look()
+    assert seen.status == "ready" and seen.run and seen.run.plan.rounds == ROUNDS
+    assert seen.done == seen.counted == 0 and not seen.rounds
+    shutil.rmtree(tmp_path / "run")
+    assert follow.look().status == "waiting"
+
+
+def test_a_run_is_seen_to_go_on_to_be_killed_and_to_be_resumed(made: Path) -> None:
+    """And looking leaves no trace, not even beside a ledger that a killed process left open."""
+    now = [0.0]
+    follow = Follow(made, clock=lambda: now[0])
+
+    def look(seconds: float) -> Seen:
+        now[0] += seconds
+        return follow.look()
+
+    with Stepping(made) as run:
+        run.until(1)
+        seen = look(10.0)
+        assert (seen.status, seen.done, seen.pace, seen.left) == ("running", 1, None, None)
+        run.until(3)
+        seen = look(4.0)
+        assert (seen.done, seen.pace, seen.left) == (3, 2.0, 10.0)
+        assert look(3.0).left == 7.0
+        assert seen.rounds == (1, 2, 3) and len(seen.accuracy) == len(seen.loss) == 3
+        assert seen.record and seen.counted == seen.record.reserved == 3
+        living = contents(made)
+        assert Follow(made).look().counted == 3 and contents(made) == living
+        run.kill()
+    before = contents(made)
+    assert any(name.endswith("-wal") for name in before)
+    assert Follow(made).look().counted == 3
+    with Watch(made) as server:
+        page(server.look().view)
+    assert contents(made) == before
+    seen = look(10.0)
+    assert (seen.status, seen.done, seen.pace, seen.left) == ("stopped", 3, None, None)
+    early = seen.accuracy
+    with Stepping(made) as run:
+        run.until(5)
+        seen = look(1.0)
+        assert (seen.status, seen.done, seen.pace) == ("running", 5, None)  # a stop is no part of the pace
+        assert seen.accuracy[:3] == early
+        run.to_the_end()
+    seen = look(10.0)
+    assert (seen.status, seen.done, seen.counted) == ("finished", ROUNDS, ROUNDS)
+
+
+def test_rounds_that_are_dropped_are_not_seen_any_more(copy: Path) -> None:
+    """As a resumed run does with lines that its model does not have."""
+    folder = RunFolder(copy)
+    folder.model.unlink()
+    follow = Follow(copy)
+    assert follow.look().done == ROUNDS
+    lines = folder.history.read_text().splitlines(keepends=True)
+    folder.history.write_text("".join(lines[:2]) + lines[2][:10])
+    seen = follow.look()
+    assert seen.done == 2 and seen.rounds == (1, 2) and seen.status == "stopped"
+    assert seen.counted == ROUNDS  # what is on record in the ledger stays spent
+
+
+def test_another_run_in_the_same_folder_is_another_run(copy: Path, small_config: Path) -> None:
+    follow = Follow(copy)
+    first = follow.look()
+    shutil.rmtree(copy)
+    config = read(small_config, ["plan.rounds=5"])
+    prepare(config, RunFolder(copy), load_data(config))
+    second = follow.look()
+    assert first.run and second.run and first.run.about.id != second.run.about.id
+    assert (second.status, second.done, second.run.plan.rounds) == ("ready", 0, 5)
+
+
+def test_spending_is_what_the_certificate_says_and_never_less(copy: Path) -> None:
+    seen = Follow(copy).look()
+    assert seen.run
+    rows = classes(seen)
+    certificate = seen.run.certificate
+    assert [row.name for row in rows] == ["ε 4", "ε 8", "ε 16"]
+    for k, row in enumerate(rows):
+        mine = seen.run.classes[1] == k
+        assert row.clients == mine.sum() and row.spent == certificate.spent[mine].max()
+        assert row.left == pytest.approx(row.budget - row.spent) and row.share == row.spent / row.budget
+    curve = certificate.spending
+    for done in range(ROUNDS + 1):
+        at = [k for k, each in enumerate(curve.rounds) if each >= done][0]
+        assert (curve.after(done) == curve.epsilon[:, at]).all()
+    assert (curve.after(0) == 0).all()
+
+
+def test_nothing_is_claimed_of_a_run_whose_certificate_does_not_fit(copy: Path) -> None:
+    path = RunFolder(copy).population
+    path.write_text(path.read_text().replace(",4.0,", ",5.0,"))
+    seen = Follow(copy).look()
+    assert seen.run and seen.run.broken and classes(seen) == ()
+    assert not record_of(seen)["certified"] and "not certified" in view_of(seen).parts["marks"]
+
+
+@pytest.mark.parametrize("line", ["nonsense\n", '{"round": 99}\n', '{"accuracy": 1}\n', "[]\n"])
+def test_a_line_that_cannot_be_read_is_said_and_the_rest_is_shown(copy: Path, line: str) -> None:
+    follow, history = Follow(copy), RunFolder(copy).history
+    assert follow.look().problem == ""
+    history.write_text(history.read_text() + line)
+    seen = follow.look()
+    assert "cannot be read" in seen.problem and seen.done == ROUNDS
+    assert "cannot be read" in view_of(seen).parts["missing"] and follow.look().problem
+
+
+def test_a_folder_that_cannot_be_read_is_said(copy: Path) -> None:
+    RunFolder(copy).plan.write_text("{}")
+    seen = Follow(copy).look()
+    assert seen.status == "waiting" and "not a plan" in seen.problem
+    assert "not a plan" in view_of(seen).parts["lead"]
+
+
+def test_a_lock_is_seen_without_being_taken(made: Path) -> None:
+    lock = made / ".lock"
+    assert is_locked(lock) is False
+    with alone(RunFolder(made)):
+        assert is_locked(lock) is True
+        assert Follow(made).look().status == "running"
+    assert is_locked(lock) is False
+
+
+def test_who_refuses_is_counted_by_class(small_config: Path, tmp_path: Path) -> None:
+    """A client's budget is withdrawn in mid-run: from then on it refuses every round."""
+    config, folder = read(small_config), RunFolder(tmp_path / "run")
+    task = prepare(config, folder, load_data(config))
+    strict = int(np.flatnonzero(task.population.epsilon == 4)[0])
+
+    def withdraw(now: Any) -> None:
+        if now.round == 3:
+            with Ledger(folder.ledger(config), task.population) as ledger:
+                ledger.change_budget(task.population.client[strict], -3.99)
+
+    execute(folder, task, on_round=withdraw)
+    seen = Follow(folder.path).look()
+    assert seen.record and seen.record.refusing.tolist() == [strict]
+    first, *others = classes(seen)
+    assert (first.refusing, first.refusals) == (1, ROUNDS - 3)
+    assert all(row.refusing == row.refusals == 0 for row in others)
+    assert f"refused {ROUNDS - 3} times" in view_of(seen).parts["missing"]
+
+
+def test_a_ledger_is_read_on_from_what_is_known(copy: Path) -> None:
+    seen = Follow(copy).look()
+    assert seen.run and seen.record
+    path, run, clients = RunFolder(copy).ledger(seen.run.config), seen.run.about.id, len(seen.run.population)
+    known = record.read_on(path, run, record.nothing(clients))
+    assert known and known.reserved == ROUNDS and known.other_runs == 0
+    again = record.read_on(path, run, known)
+    assert again and again.reserved == ROUNDS
+    other = record.read_on(path, "another", record.nothing(clients))
+    assert other and (other.reserved, other.other_runs) == (0, 1)
+    assert record.read_on(copy / "nowhere.sqlite", run, known) is None
+
+
+def test_what_clients_elsewhere_answer_is_counted(copy: Path) -> None:
+    lines = [
+        {"round": 1, "asked": 10, "answered": 8, "refused": {"c1": "over <b>budget</b>"}, "lost": 1},
+        {"round": 2, "asked": 9, "answered": 9, "refused": {}, "lost": 0},
+        {"round": 3, "asked": 9, "answered": 8, "refused": {"c1": "again"}, "lost": 0},
+    ]
+    (copy / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    seen = Follow(copy).look()
+    assert (seen.answers.asked, seen.answers.answered, seen.answers.lost) == (28, 25, 1)
+    assert seen.answers.refused == {"c1": (1, "over <b>budget</b>")} and seen.answers.last == (3, 9, 8)
+    assert seen.run
+    mine = seen.run.classes[1][seen.run.population.client.index("c1")]
+    assert [row.declined for row in classes(seen)] == [int(k == mine) for k in range(3)]
+    said = view_of(seen).parts["missing"]
+    assert "over &lt;b&gt;budget&lt;/b&gt;" in said and "1 of 28 orders were not answered" in said
+
+
+# nobody is disturbed
+
+
+def test_a_run_ends_as_it_would_unwatched(small_config: Path, tmp_path: Path) -> None:
+    """Though its ledger is read all the time."""
+    config, folder = read(small_config), RunFolder(tmp_path / "run")
+    task = prepare(config, folder, load_data(config))
+    ended, looks = threading.Event(), [0]
+
+    def look() -> None:
+        known = record.nothing(len(task.population))
+        while not ended.is_set():
+            found = record.read_on(folder.ledger(config), task.name, known)
+            looks[0] += found is not None
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        execute(folder, task)
+    finally:
+        ended.set()
+        looking.join()
+    seen = Follow(folder.path).look()
+    assert looks[0] and seen.status == "finished" and seen.counted == ROUNDS
+
+
+# words
+
+
+def test_durations_are_said_as_people_do() -> None:
+    said = [duration(seconds) for seconds in (0.4, 1, 59, 61, 3599, 3600, 3700, 90_000)]
+    assert said[:4] == ["0 seconds", "1 second", "59 seconds", "1 minute"]
+    assert said[4:] == ["60 minutes", "1 hour", "1 hour 2 min", "25 hours"]
+    assert pace(0.05) == "20 rounds a second" and pace(2.5) == "2.5 seconds a round"
+
+
+def test_what_is_new_is_sent_and_nothing_else(copy: Path) -> None:
+    folder = RunFolder(copy)
+    folder.model.unlink()
+    follow = Follow(copy)
+    all_ = view_of(follow.look())
+    first = all_.since(View())
+    assert set(first) == {"parts", "charts", "title", "status"} and set(first["parts"]) == set(all_.parts)
+    assert view_of(follow.look()).since(all_) == {}
+    folder.model.write_bytes(b"")
+    changed = view_of(follow.look()).since(all_)
+    assert changed["status"] == "finished" and "classes" not in changed["parts"]
+    assert "chart-spending" not in changed.get("charts", {})
+
+
+def test_a_model_that_diverged_and_no_privacy_are_shown(small_config: Path, tmp_path: Path) -> None:
+    changes = ["plan.method=fedavg", "train.accept_no_privacy=true", "plan.rounds=2"]
+    config, folder = read(small_config, changes), RunFolder(tmp_path / "bare")
+    prepare(config, folder, load_data(config))
+    folder.history.write_text('{"round": 1, "accuracy": 0.1, "loss": NaN}\n')
+    seen = Follow(folder.path).look()
+    view = view_of(seen)
+    assert "no privacy" in view.parts["marks"] and "protects nobody" in view.parts["counted"]
+    assert "diverged" in view.parts["evaluations"] and "Most used budget" not in view.parts["numbers"]
+    assert "∞" in view.parts["classes"]
+    json.loads(json.dumps(view.since(View()), allow_nan=False))
