@@ -1,4 +1,4 @@
-"""Run folders as `prepare` and `execute` leave them, made in no time: for tests of what is read from them."""
+"""Run folders as `prepare` and `execute` leave them, for tests of what is read: made up, or trained."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from discretion.methods import METHODS, make_plan
 from discretion.phase import Phase
 from discretion.plan import Plan
 from discretion.population import Population
-from discretion.runs import RunFolder
+from discretion.runs import RunFolder, execute, load_data, prepare
 
 ROUNDS = 6
 BARE, STRICT, OWN = list(METHODS)[:3]  # no privacy, the strictest for all, each its own
@@ -100,4 +100,19 @@ def run_of(path: Path, method: str, **options: float | str) -> Path:
     folder = RunFolder(make_run(path, method))
     folder.plan.write_text(plan.to_json(), encoding="utf-8")
     folder.certificate.write_text(certify(plan, people()).to_json(), encoding="utf-8")
+    return path
+
+
+SMALL = {
+    "population": {"clients": 12, "budgets": "groups:4,8,16"},
+    "data": {"name": "digits"},
+    "plan": {"rounds": 4, "rate": 0.5, "clip": 0.5},
+    "train": {"threads": 1},
+}
+
+
+def trained(path: Path, *overrides: str) -> Path:
+    """A run of a few rounds on the digits, with all its records."""
+    wanted = make(SMALL, overrides)
+    execute(RunFolder(path), prepare(wanted, RunFolder(path), load_data(wanted)))
     return path

@@ -12,24 +12,12 @@ from discretion.report.comparing import group
 from discretion.report.fairness import measure
 from discretion.report.reading import read_runs
 from discretion.runs import RunFolder, execute, load_data, prepare
-
-SETTINGS = {
-    "population": {"clients": 12, "budgets": "groups:4,8,16"},
-    "data": {"name": "digits", "partition": "shards"},
-    "plan": {"rounds": 4, "rate": 0.5, "clip": 0.5},
-    "train": {"threads": 1},
-}
-
-
-def make(path: Path, *overrides: str) -> Path:
-    wanted = config.make(SETTINGS, overrides)
-    execute(RunFolder(path), prepare(wanted, RunFolder(path), load_data(wanted)))
-    return path
+from run_folders import SMALL, trained
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("fairness") / "run")
+    return trained(tmp_path_factory.mktemp("fairness") / "run", "data.partition=shards")
 
 
 def test_classes_together_are_all_records(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +40,7 @@ def test_it_is_shown_only_when_asked_for_and_called_not_private(run: Path, tmp_p
 
 
 def test_real_data_is_not_looked_at(tmp_path: Path) -> None:
-    run = make(tmp_path / "real", "train.randomness=cryptographic")
+    run = trained(tmp_path / "real", "train.randomness=cryptographic")
     with pytest.raises(InputError, match="would leak what their budgets protect"):
         write([run], tmp_path / "report.html", class_accuracy=True)
     assert not RunFolder(run).profile.exists()  # time tells of who took part
@@ -61,7 +49,7 @@ def test_real_data_is_not_looked_at(tmp_path: Path) -> None:
 
 
 def test_time_is_added_up_over_resumes(tmp_path: Path) -> None:
-    wanted = config.make(SETTINGS)
+    wanted = config.make(SMALL)
     folder = RunFolder(tmp_path / "run")
     task = prepare(wanted, folder, load_data(wanted))
 
