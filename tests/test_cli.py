@@ -38,6 +38,8 @@ def test_every_command_explains_itself(discretion: Cli) -> None:
         "run",
         "compare",
         "report",
+        "verify",
+        "receipt",
         "ledger",
         "methods",
         "data",

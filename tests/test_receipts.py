@@ -15,33 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from discretion import cli, config, receipts
+from discretion import cli, receipts
 from discretion.accounting import Pld
 from discretion.errors import InputError, LedgerError, MessageError, PlanError
 from discretion.ledger import Ledger
 from discretion.messages import write_key
 from discretion.report.reading import read_run
 from discretion.report.receipt import render
-from discretion.runs import RunFolder, execute, load_data, prepare
-
-SETTINGS = {
-    "population": {"clients": 9, "budgets": "groups:4,8,16"},
-    "data": {"name": "digits"},
-    "plan": {"rounds": 5, "rate": 0.5, "clip": 0.5},
-    "train": {"threads": 1},
-}
-
-
-def make(path: Path, *overrides: str) -> Path:
-    wanted = config.make(SETTINGS, overrides)
-    folder = RunFolder(path)
-    execute(folder, prepare(wanted, folder, load_data(wanted)))
-    return path
+from run_folders import trained
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("receipts") / "run")
+    return trained(tmp_path_factory.mktemp("receipts") / "run", "plan.rounds=5")
 
 
 @pytest.fixture
@@ -169,8 +155,8 @@ def test_refused_rounds_are_free(run: Path) -> None:
 
 def test_runs_that_share_a_ledger_and_changes_of_budgets(tmp_path: Path) -> None:
     shared = [f"ledger={tmp_path / 'shared.sqlite'}", "plan.share=0.5"]
-    make(tmp_path / "a", *shared)
-    make(tmp_path / "b", *shared, "train.learning_rate=0.2")
+    trained(tmp_path / "a", *shared)
+    trained(tmp_path / "b", *shared, "train.learning_rate=0.2")
     with Ledger.existing(tmp_path / "shared.sqlite") as ledger:
         ledger.change_budget("c4", 1.5)
         spent = ledger.spent()

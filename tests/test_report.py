@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discretion.accounting import Pld, Renyi, certify
-from discretion.config import make
 from discretion.errors import InputError
 from discretion.ledger import Ledger
-from discretion.methods import METHODS, make_plan
-from discretion.phase import Phase
-from discretion.plan import Plan
+from discretion.methods import METHODS
 from discretion.population import Population
 from discretion.records import dump
 from discretion.report import numbers, summarise, write
@@ -32,83 +29,7 @@ from discretion.report.comparing import group
 from discretion.report.lasting import lasting
 from discretion.report.reading import read_run, read_runs
 from discretion.runs import RunFolder
-
-ROUNDS = 6
-BARE, STRICT, OWN = list(METHODS)[:3]  # no privacy, the strictest for all, each its own
-CURVE = (0.3, 0.5, 0.6)
-
-
-def people(count: int = 12) -> Population:
-    return Population.of(np.resize([1.0, 2.0, 4.0], count), delta=1e-5, size=7)
-
-
-def planned(method: str, population: Population, rounds: int = ROUNDS, noise: float = 20.0) -> Plan:
-    """With multipliers that keep each budget by a wide margin; exact budgets are not the report's affair."""
-    everyone = np.ones(len(population))
-    if method == BARE:
-        phase = Phase.one_pool(rounds, 0.5 * everyone, math.inf * everyone, noise=0.0)
-    elif method == STRICT:
-        phase = Phase.one_pool(rounds, 0.5 * everyone, everyone, noise=noise)
-    else:
-        phase = Phase.one_pool(rounds, 0.5 * everyone, np.minimum(population.epsilon, 4.0), noise=noise)
-    return Plan(method, population.client, (phase,))
-
-
-KNOWN: dict[tuple[str, str, int, float], tuple[str, str]] = {}
-
-
-def certified(method: str, population: Population, rounds: int, noise: float) -> tuple[str, str]:
-    """Plan and certificate as JSON; most tests have the same ones."""
-    key = (method, population.digest(), rounds, noise)
-    if key not in KNOWN:
-        plan = planned(method, population, rounds, noise)
-        KNOWN[key] = plan.to_json(), certify(plan, population, Renyi()).to_json()
-    return KNOWN[key]
-
-
-def make_run(
-    path: Path,
-    method: str = STRICT,
-    seed: int = 0,
-    accuracy: Sequence[float] = CURVE,
-    *,
-    loss: float = 1.5,
-    finished: bool = True,
-    population: Population | None = None,
-    settings: Mapping[str, Any] | None = None,
-    noise: float = 20.0,
-) -> Path:
-    """A run folder as `prepare` and `execute` leave it; one accuracy for every second round."""
-    overrides = {"seed": seed, "plan.method": method, "plan.rounds": ROUNDS, **(settings or {})}
-    config = make({}, [f"{key}={value}" for key, value in overrides.items()])
-    population = people() if population is None else population
-    plan, certificate = certified(method, population, config.plan.rounds, noise)
-    folder = RunFolder(path)
-    path.mkdir(parents=True)
-    folder.config.write_text(config.to_toml(), encoding="utf-8")
-    folder.population.write_text(population.to_csv(), encoding="utf-8")
-    folder.plan.write_text(plan, encoding="utf-8")
-    folder.certificate.write_text(certificate, encoding="utf-8")
-    about = {
-        "id": f"run-{path.name}",
-        "created": "2026-03-01T09:00:00+00:00",
-        "discretion": "0.1.0",
-        "python": "3.11",
-        "data": "clouds",
-        "source": "the sky",
-        "randomness": "simulation: coins and noise come from the seed in config.toml",
-    }
-    folder.about.write_text(json.dumps(about), encoding="utf-8")
-    lines = []
-    for number in range(1, 2 * len(accuracy) + 1):
-        line: dict[str, Any] = {"round": number}
-        if number % 2 == 0:
-            line |= {"accuracy": accuracy[number // 2 - 1], "loss": loss}
-        lines.append(json.dumps(line) + "\n")
-    folder.history.write_text("".join(lines), encoding="utf-8")
-    if finished:
-        folder.model.write_bytes(b"")
-    return path
+from run_folders import BARE, OWN, ROUNDS, STRICT, make_run, people, planned, run_of
 
 
 def page_of(folders: Sequence[Path], tmp_path: Path, title: str | None = None) -> str:
@@ -524,15 +445,6 @@ def test_who_took_part_is_not_in_the_page(page: str) -> None:
     """Budget classes, never clients."""
     text = text_of(page)
     assert not re.search(r"\bc\d+\b", text)
-
-
-def run_of(path: Path, method: str, **options: float | str) -> Path:
-    """A run folder with a plan that the method itself made."""
-    plan = make_plan(method, people(), {"rounds": ROUNDS, "rate": 0.25, "clip": 0.5, **options})
-    folder = RunFolder(make_run(path, method))
-    folder.plan.write_text(plan.to_json(), encoding="utf-8")
-    folder.certificate.write_text(certify(plan, people()).to_json(), encoding="utf-8")
-    return path
 
 
 def test_public_turns_are_not_called_secret_coins(tmp_path: Path) -> None:

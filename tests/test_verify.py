@@ -11,20 +11,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from discretion import cli, config
+from discretion import cli
 from discretion.accounting import Certificate, Pld, Reference
 from discretion.errors import BudgetError, LedgerError
 from discretion.population import Floats
-from discretion.runs import RunFolder, execute, load_data, prepare
 from discretion.steps import Steps
 from discretion.verify import Finding, Verification, verify
-
-SETTINGS = {
-    "population": {"clients": 12, "budgets": "groups:4,8,16"},
-    "data": {"name": "digits"},
-    "plan": {"rounds": 4, "rate": 0.5, "clip": 0.5},
-    "train": {"threads": 1},
-}
+from run_folders import trained
 
 
 class Forgiving:
@@ -40,16 +33,9 @@ class Forgiving:
         return Pld().epsilon(steps, delta)
 
 
-def make(path: Path, *overrides: str) -> Path:
-    settings = config.make(SETTINGS, overrides)
-    folder = RunFolder(path)
-    execute(folder, prepare(settings, folder, load_data(settings)))
-    return path
-
-
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("verify") / "run")
+    return trained(tmp_path_factory.mktemp("verify") / "run")
 
 
 @pytest.fixture
@@ -173,8 +159,8 @@ def test_an_unfinished_run_is_counted_as_far_as_it_is(run: Path) -> None:
 
 def test_runs_that_share_a_ledger_are_counted_together(tmp_path: Path) -> None:
     shared = [f"ledger={tmp_path / 'shared.sqlite'}", "plan.share=0.5"]
-    make(tmp_path / "a", *shared)
-    make(tmp_path / "b", *shared, "seed=0", "train.learning_rate=0.2")
+    trained(tmp_path / "a", *shared)
+    trained(tmp_path / "b", *shared, "seed=0", "train.learning_rate=0.2")
     found = verify(tmp_path / "b", Forgiving())
     assert found.whole and found.kept and found.budgets[-1].what == "budgets, over all runs"
     assert all(each.recorded < each.life <= each.budget for each in found.classes)
@@ -207,7 +193,7 @@ def test_the_command_says_so_and_ends_with_a_code(run: Path, monkeypatch: pytest
 
 
 def test_no_privacy_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make(tmp_path / "bare", "plan.method=fedavg", "train.accept_no_privacy=true")
+    run = trained(tmp_path / "bare", "plan.method=fedavg", "train.accept_no_privacy=true")
     found = verify(run, Forgiving())
     assert found.whole and failing(found) == ["budgets, by the plan"]
     monkeypatch.setattr("discretion.verify.Reference", Forgiving)

@@ -74,7 +74,7 @@ def logarithmic(title: str, low: float, high: float) -> Axis:
     """Ticks at 1, 2, 5, 10, …; only at tens where they are many."""
     low, high = low / 1.12, high * 1.12
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    factors = STEPS if len(powers) <= 4 else (1,)
+    factors = STEPS if high <= 1000 * low else (1,)
     ticks = [factor * 10.0**power for power in powers for factor in factors]
     inside = tuple((at, f"{at:g}") for at in ticks if low <= at <= high)
     return Axis(title, low, high, inside, logarithmic=True)

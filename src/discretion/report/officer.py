@@ -35,11 +35,6 @@ READERS: dict[Adversary, str] = {
     "public": "Whoever sees the models",
     "server": "The server",
 }
-PROMISED: dict[Adversary, str] = {
-    "public": "whoever sees the models",
-    "clients": "other clients, and whoever sees the models",
-    "server": "the server, other clients, and whoever sees the models",
-}
 FEW_CLASSES = 4  # are listed one by one
 MOST_REFUSALS = 20  # are named
 MOST_READABLE = 100.0  # epsilon whose exponential is still worth writing down
@@ -153,7 +148,7 @@ def _held(part: Group) -> str:
     certificate = part.first.certificate
     if certificate.promises_nothing:
         return "nobody"
-    told = PROMISED[certificate.promise]
+    told = wording.OBSERVERS[certificate.promise]
     if certificate.promise != "public" and certificate.colluding:
         told += f", with {numbers.count(certificate.colluding, 'colluding client')}"
     return f"over budget; it was to hold against {told}" if part.verdict == "over" else told

@@ -39,8 +39,7 @@
         event.preventDefault();
         history.replaceState(null, "", tab.hash);
         choose(tab);
-        const top = panelOf(tab).getBoundingClientRect().top;
-        if (top < 0) panelOf(tab).scrollIntoView();
+        panelOf(tab).scrollIntoView();
       });
       tab.addEventListener("keydown", (event) => {
         const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];

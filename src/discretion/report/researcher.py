@@ -95,9 +95,7 @@ def decisions(groups: Sequence[Group], styles: dict[str, Style]) -> str:
         "Rate": {part.label: [_middle(m.rate) for m in part.classes] for part in groups},
         "Clip": {part.label: [_middle(m.clip) for m in part.classes] for part in groups},
         "Noise multiplier": {part.label: [_middle(m.multiplier) for m in part.classes] for part in groups},
-        "Rounds that a client takes part in": {
-            part.label: [_middle(m.turns) for m in part.classes] for part in groups
-        },
+        "Rounds of a client": {part.label: [_middle(m.turns) for m in part.classes] for part in groups},
     }
     panels = []
     for number, (title, values) in enumerate(columns.items()):

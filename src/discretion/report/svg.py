@@ -81,8 +81,8 @@ def _points(across: Sequence[str], down: Sequence[str], series: Series) -> str:
 
 
 def _marks(places: Iterable[tuple[str, str]], symbol: str, colour: str) -> str:
-    """Lines without length, whose ends are round or square: they keep their shape when all else stretches."""
-    dots = "".join(f"M{x} {y}h0" for x, y in places)
+    """Lines of hardly any length with round or square ends: they keep their shape when the rest stretches."""
+    dots = "".join(f"M{x} {y}h.01" for x, y in places)
     style = f"stroke:var({colour});stroke-linecap:{CAPS[symbol]}"
     found = f'<path class="mark" style="{style};stroke-width:{MARK}px" d="{dots}"/>'
     if symbol in ("ring", "frame"):
@@ -212,10 +212,10 @@ def swatch(look: Style) -> str:
     mark = ""
     if look.symbol:
         cap = CAPS[look.symbol]
-        mark = f'<path d="M14 6h0" stroke-width="{MARK}" stroke-linecap="{cap}"/>'
+        mark = f'<path d="M14 6h.01" stroke-width="{MARK}" stroke-linecap="{cap}"/>'
         if look.symbol in ("ring", "frame"):
             mark += (
-                f'<path d="M14 6h0" stroke="var(--surface)" stroke-width="{HOLE}" stroke-linecap="{cap}"/>'
+                f'<path d="M14 6h.01" stroke="var(--surface)" stroke-width="{HOLE}" stroke-linecap="{cap}"/>'
             )
     line = (
         ""

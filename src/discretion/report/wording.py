@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from datetime import datetime
 
+from discretion.plan import Adversary
 from discretion.report import numbers
 from discretion.report.comparing import comparable
 from discretion.report.groups import Estimate, Group
@@ -119,10 +120,10 @@ def _day(moment: str) -> str:
     return f"{found.day} {found:%B %Y}"
 
 
-OBSERVERS = {
-    "public": "whoever sees the released models",
-    "clients": "other clients and whoever sees the released models",
-    "server": "the server, other clients and whoever sees the released models",
+OBSERVERS: dict[Adversary, str] = {
+    "public": "whoever sees the models",
+    "clients": "other clients, and whoever sees the models",
+    "server": "the server, other clients, and whoever sees the models",
 }
 
 
