@@ -89,7 +89,7 @@ def page(name: str) -> str:
         "## An example",
         "\n\n".join(_example(name, options) for options in meta.get("options", [""])),
         "## Where it is from, and where it differs",
-        *about(method)[1:],
+        *(re.sub(r"docs/(\S+\.md)", r"[\1](../\1)", paragraph) for paragraph in about(method)[1:]),
         _further(name),
     ]
     return "\n\n".join(parts) + "\n"

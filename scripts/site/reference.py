@@ -46,7 +46,9 @@ def _section(section: config.Section, name: str) -> Iterator[str]:
     values = {key: getattr(section, key) for key in type(section).model_fields}
     for key, field in type(section).model_fields.items():
         if not isinstance(values[key], config.Section):
-            default = tomli_w.dumps({"x": values[key]}).removeprefix("x = ").strip() if values[key] != {} else "{}"
+            default = (
+                tomli_w.dumps({"x": values[key]}).removeprefix("x = ").strip() if values[key] != {} else "{}"
+            )
             yield f"| `{key}` | `{default}` | {_allowed(field)} | {_cell(field.description or '')} |"
     yield ""
     for key, value in values.items():
@@ -65,7 +67,9 @@ def _allowed(field: FieldInfo) -> str:
 
 
 def vars_of(limit: Any) -> dict[str, float]:
-    return {key: getattr(limit, key) for key in ("ge", "gt", "le", "lt") if getattr(limit, key, None) is not None}
+    return {
+        key: getattr(limit, key) for key in ("ge", "gt", "le", "lt") if getattr(limit, key, None) is not None
+    }
 
 
 def _number(value: float) -> str:
@@ -108,7 +112,7 @@ def _default(parameter: Any) -> str:
 
 def _prose(text: str) -> str:
     """Paragraphs, with examples in one of their own."""
-    return re.sub(r"\s*\b(Examples?): ", r"\n\n*\1:* ", inspect.cleandoc(text))
+    return re.sub(r"\s*\b(Examples?):\s", r"\n\n*\1:* ", inspect.cleandoc(text))
 
 
 def _cell(text: str) -> str:
