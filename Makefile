@@ -21,7 +21,7 @@ docs: .venv/docs
 # What commands and the notebook print, written down anew in the documents that show it
 outputs: .venv/test
 	$(BIN)/python scripts/site/console.py docs/index.md docs/first-hour.md
-	$(BIN)/python scripts/site/notebook.py docs/tutorial.ipynb
+	$(BIN)/python scripts/site/tutorial.py docs/tutorial.ipynb
 
 # with Flower, whose pins are not ours: in an environment of its own
 test-deployment: .venv-flower/test

@@ -1,10 +1,12 @@
-"""Commands in documents: finds them, runs them as a shell would, and compares what they print with what is shown.
+"""Commands in documents: finds them, runs them as a shell would, and compares what they print with what
+is shown.
 
-A block fenced as `sh` is run. A block fenced as `console` has commands after `$ `, each followed by what it prints; a
-line `…` stands for any lines. All blocks of a page are run in one folder, in their order. A block under a comment
-`<!-- not run: why -->` is only understood: every `discretion` in it must be a command, with options that it has.
+A block fenced as `sh` is run. A block fenced as `console` has commands after `$ `, each followed by what
+it prints; a line `…` stands for any lines. All blocks of a page are run in one folder, in their order. A
+block under a comment `<!-- not run: why -->` is only understood: every `discretion` in it must be a
+command, with options that it has.
 
-    python scripts/site/console.py docs/first-hour.md    runs a page and writes down what its commands print
+`python scripts/site/console.py docs/first-hour.md` runs a page and writes down what its commands print.
 """
 
 import contextlib
@@ -28,7 +30,7 @@ BLOCK = re.compile(
     r"(?:<!-- not run: (?P<why>[^>]+) -->\n+)?^```(?P<kind>sh|console)\n(?P<text>.*?)^```$", re.M | re.S
 )
 INLINE = re.compile(r"`(discretion\s[^`]+)`")
-SHELL = re.compile(r"[|&;$*<`()]|\\\n")  # what only a shell can do
+SHELL = re.compile(r"[|&;$*<`()]")  # what only a shell can do
 TOKEN = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?|[^\W\d]+|[^\w\s]")
 FRAMES = re.compile("[\u2500-\u259f]")
 NEAR = 0.05  # numbers of training differ a little from machine to machine
@@ -81,10 +83,11 @@ class Shell:
 
     def script(self, text: str) -> Done:
         """A block of commands, up to the first that fails."""
-        if SHELL.search(text) or not all(line.startswith("discretion ") for line in text.splitlines()):
+        lines = [_without_comment(line) for line in text.replace("\\\n", " ").splitlines()]
+        if any(SHELL.search(line) or not line.startswith("discretion ") for line in lines):
             return self.run(f"set -e\n{text}")
         said = ""
-        for line in text.splitlines():
+        for line in lines:
             done = self.run(line)
             said += done.said
             if done.code:
@@ -99,9 +102,13 @@ class Shell:
         before, code = sys.argv, 0
         sys.argv = words
         try:
-            with contextlib.chdir(self.folder), contextlib.redirect_stderr(said):
-                with contextlib.redirect_stdout(printed if target else said), _columns():
-                    cli.main()
+            with (
+                contextlib.chdir(self.folder),
+                contextlib.redirect_stderr(said),
+                contextlib.redirect_stdout(printed if target else said),
+                _columns(),
+            ):
+                cli.main()
         except SystemExit as end:
             code = int(end.code or 0)
         finally:
@@ -121,6 +128,10 @@ class Shell:
             text=True,
         )
         return Done(done.returncode, done.stdout)
+
+
+def _without_comment(line: str) -> str:
+    return re.sub(r"\s+#.*", "", line)
 
 
 @contextlib.contextmanager

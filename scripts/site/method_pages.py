@@ -1,4 +1,5 @@
-"""Pages on methods: a few sentences by hand, and the rest from the table of methods, docstrings and real plans."""
+"""Pages on methods: a few sentences by hand; the rest from the table of methods, docstrings and real
+plans."""
 
 import inspect
 import re
@@ -22,30 +23,30 @@ from discretion.runs import plan_of
 DOCS = Path(__file__).parent.parent.parent / "docs"
 POPULATION = "discretion population groups:1,2,4 --clients 60 > population.csv"
 SETTINGS = {"rounds": 20, "rate": 0.2}
-STEPS = (
-    "Each client adds noise in every step of its own training, before anything leaves it. So nobody has to be trusted, "
-    "the server included. The unit is one record: that a client takes part, and what many of its records have in "
-    "common, is not hidden."
-)
-READ = (
-    "As published, what is read of the data is read raw: epsilon is infinite, and nobody is protected. With `read_share` "
-    "above 0, what is read is noised and paid for, and then the following holds.\n\n"
-)
+STEPS = """Each client adds noise in every step of its own training, before anything leaves it. So nobody
+has to be trusted, the server included. The unit is one record: that a client takes part, and what many of
+its records have in common, is not hidden."""
+READ = """As published, what is read of the data is read raw: epsilon is infinite, and nobody is
+protected. With `read_share` above 0, what is read is noised and paid for, and then the following holds.
+
+"""
 SEEN = {
-    "server": "The server adds the noise. It sees every clipped update and knows who took part: **it is trusted**, and "
-    "epsilon against it is infinite. Other clients, and whoever sees the released models, are covered by the budgets.",
-    "clients": "Clients add shares of the noise, and the server adds those of who is not there. Budgets hold against "
-    "other clients, one of whom may know its own share, and against whoever sees the released models. **The server is "
-    "trusted**: it sees each update with a small share of the noise, and what that is worth stands in the example.",
-    "secure_sum": "All clients of a sum add shares of the noise in every round, and budgets hold against a server that "
-    "sees **sums only**, even with one other client on its side. That takes a secure sum, which Discretion does not "
-    "have: [bring your own](../operating.md#plans-for-a-secure-sum). Without one nothing is promised against the server, "
-    "and all of it against other clients and whoever sees the released models.",
+    "server": """The server adds the noise. It sees every clipped update and knows who took part: **it is
+trusted**, and epsilon against it is infinite. Other clients, and whoever sees the released models, are
+covered by the budgets.""",
+    "clients": """Clients add shares of the noise, and the server adds those of who is not there. Budgets
+hold against other clients, one of whom may know its own share, and against whoever sees the released
+models. **The server is trusted**: it sees each update with a small share of the noise, and what that is
+worth stands in the example.""",
+    "secure_sum": """All clients of a sum add shares of the noise in every round, and budgets hold against
+a server that sees **sums only**, even with one other client on its side. That takes a secure sum, which
+Discretion does not have: [bring your own](../operating.md#plans-for-a-secure-sum). Without one nothing is
+promised against the server, and all of it against other clients and whoever sees the released models.""",
 }
-NOISE = (
-    "Noise: of the whole example, over the signal, in one coordinate; smaller is better, and only methods of one table "
-    "that protect from the same adversary can be compared by it. It ranks noise, not accuracy."
-)
+NOISE = """Noise: of the whole example, over the signal, in one coordinate; smaller is better, and only
+methods of one table that protect from the same adversary can be compared by it. It ranks noise, not
+accuracy."""
+HEADS = "| method | what it does | protects from | decides by | noise |\n|---|---|---|---|---:|"
 UNITS = {"client": "all data of a client", "record": "each record of a client", "none": "nothing"}
 
 
@@ -63,9 +64,7 @@ def overview() -> str:
     """A table of all methods for each kind."""
     parts = []
     for heading, names in sections().items():
-        parts.append(
-            f"\n## {heading}\n\n| method | what it does | protects from | decides by | noise |\n|---|---|---|---|---:|"
-        )
+        parts.append(f"\n## {heading}\n\n{HEADS}")
         for name in names:
             method = METHODS[name]
             title = f"[{method.title}]({name}.md)<br>`{name}`"

@@ -1,4 +1,4 @@
-"""Reference pages from the code: every command with its options, every setting with its default and bounds."""
+"""Reference pages from the code: every command with its options, every setting with default and bounds."""
 
 import inspect
 import re
@@ -13,9 +13,9 @@ from discretion import cli, config
 
 SETTINGS = """# Settings
 
-A run is described by one file, config.toml. `discretion init` writes it with all of these settings and what they mean;
-what a file leaves out has its default. On the command line, `-c plan.rounds=50` changes one. A setting that does not
-exist is refused, with the nearest one that does.
+A run is described by one file, config.toml. `discretion init` writes it with all of these settings and
+what they mean; what a file leaves out has its default. On the command line, `-c plan.rounds=50` changes
+one. A setting that does not exist is refused, with the nearest one that does.
 """
 COMMANDS = """# Commands
 
@@ -61,12 +61,12 @@ def _allowed(field: FieldInfo) -> str:
     if choices:
         return ", ".join(f"`{choice}`" for choice in choices)
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    limits = [(signs[key], value) for limit in field.metadata for key, value in vars_of(limit).items()]
+    limits = [(signs[key], value) for limit in field.metadata for key, value in _bounds(limit).items()]
     kind = KINDS.get(field.annotation or Any, "table")
     return ", ".join([kind, *(f"{sign} {_number(value)}" for sign, value in limits)])
 
 
-def vars_of(limit: Any) -> dict[str, float]:
+def _bounds(limit: Any) -> dict[str, float]:
     return {
         key: getattr(limit, key) for key in ("ge", "gt", "le", "lt") if getattr(limit, key, None) is not None
     }

@@ -1,4 +1,5 @@
-"""Writes the sources of the site to a folder: docs, with pages on methods completed and reference pages from the code.
+"""Writes the sources of the site: docs, with pages on methods completed and reference pages from the
+code.
 
     python scripts/site/write.py build/docs
 
@@ -12,12 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import method_pages
-import notebook
 import reference
+import tutorial
 
 from discretion.methods import METHODS
 
 ROOT = Path(__file__).parent.parent.parent
+HEAD = """# Results
+
+Accuracy in the settings of the papers, trained with the code of this repository. Each page says what was
+run, with how many seeds, what is not finished, and where it differs from the paper.
+"""
 DOCS, RESULTS = ROOT / "docs", ROOT / "results"
 
 
@@ -40,7 +46,7 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "methods/index.md", index.read_text(encoding="utf-8") + method_pages.overview()
     for name in METHODS:
         yield f"methods/{name}.md", method_pages.page(name)
-    yield "tutorial.md", notebook.page(DOCS / "tutorial.ipynb")
+    yield "tutorial.md", tutorial.page(DOCS / "tutorial.ipynb")
     yield "reference/settings.md", reference.settings()
     yield "reference/commands.md", reference.commands()
     yield "results/index.md", _results()
@@ -55,13 +61,7 @@ def _not_shown(folder: str, names: list[str]) -> set[str]:
 
 
 def _results() -> str:
-    lines = [
-        "# Results",
-        "",
-        "Accuracy in the settings of the papers, trained with the code of this repository. Each page says what was",
-        "run, with how many seeds, what is not finished, and where it differs from the paper.",
-        "",
-    ]
+    lines = [HEAD]
     for table in sorted(RESULTS.glob("*/table.md")):
         title = re.sub("^# ", "", table.read_text(encoding="utf-8").partition("\n")[0])
         lines.append(f"- [{title}]({table.parent.name}/table.md)")

@@ -1,6 +1,6 @@
 """The notebook: as a page, with what its code printed and drew; and run anew.
 
-python scripts/site/notebook.py docs/tutorial.ipynb    runs it and writes down what it prints
+python scripts/site/tutorial.py docs/tutorial.ipynb    runs it and writes down what it prints
 """
 
 import sys
