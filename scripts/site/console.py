@@ -196,15 +196,15 @@ def inline(document: str) -> list[str]:
 
 
 def understand(command: str) -> None:
-    """Parse a command as the command line would, and do nothing; raises what is wrong with it."""
+    """Parse a command as the command line would, and do nothing; raises what is wrong with it. A name without
+    anything after it need only exist."""
     words = shlex.split(command, comments=True)[1:]
     group = typer.main.get_command(cli.app)
-    context = group.make_context("discretion", list(words), resilient_parsing=not words)
+    context = group.make_context("discretion", list(words))
     while words and hasattr(group, "resolve_command"):
         name, group, words = group.resolve_command(context, words)
-        if not words and hasattr(group, "resolve_command"):
-            return
-        context = group.make_context(name, list(words), parent=context)
+        if words:
+            context = group.make_context(name, list(words), parent=context)
 
 
 def rewrite(path: Path) -> None:
