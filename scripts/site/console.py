@@ -192,7 +192,7 @@ def commands(text: str) -> list[str]:
 def inline(document: str) -> list[str]:
     """Every `discretion …` between backticks in running text and tables."""
     text = re.sub(r"^```.*?^```$", "", document, flags=re.M | re.S)
-    return [" ".join(command.split()) for command in INLINE.findall(text)]
+    return [command for found in INLINE.findall(text) for command in commands(" ".join(found.split()))]
 
 
 def understand(command: str) -> None:
