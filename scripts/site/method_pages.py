@@ -86,7 +86,7 @@ def page(name: str) -> str:
         "## Parameters",
         _parameters(method),
         "## An example",
-        "\n\n".join(_example(name, options) for options in meta.get("options", [""])),
+        _examples(name, meta.get("options", [""])),
         "## Where it is from, and where it differs",
         *(re.sub(r"docs/(\S+\.md)", r"[\1](../\1)", paragraph) for paragraph in about(method)[1:]),
         _further(name),
@@ -166,14 +166,16 @@ def _plan(name: str) -> Plan:
     return plan_of(config.make({"plan": {"method": name, **SETTINGS}}), _population())
 
 
-def _example(name: str, options: str) -> str:
-    """A plan for the same 60 clients on every page, as the command line prints it."""
+def _examples(name: str, options: list[str]) -> str:
+    """Plans for the same 60 clients on every page, as the command line prints them."""
     settings = " ".join(f"--{key} {value}" for key, value in SETTINGS.items())
-    command = f"discretion plan {name} population.csv {settings} {options}".strip()
-    done = _shell()[0].run(command)
-    assert done.code == 0, f"{command}\n{done.said}"
-    said = "\n".join(line.rstrip() for line in done.said.splitlines())
-    return f"```console\n$ {POPULATION}\n$ {command}\n{said}\n```"
+    shown = f"$ {POPULATION}\n"
+    for more in options:
+        command = f"discretion plan {name} population.csv {settings} {more}".strip()
+        done = _shell()[0].run(command)
+        assert done.code == 0, f"{command}\n{done.said}"
+        shown += "\n".join([f"$ {command}", *(line.rstrip() for line in done.said.splitlines())]) + "\n"
+    return f"```console\n{shown}```"
 
 
 def _further(name: str) -> str:

@@ -42,14 +42,15 @@ def _section(section: config.Section, name: str) -> Iterator[str]:
     yield f"## `[{name}]`\n" if name else "## At the top\n"
     if said := vars(type(section)).get("__doc__"):
         yield f"{said}\n"
-    yield "| setting | default | allowed | meaning |\n|---|---|---|---|"
+    yield "| setting and default | meaning |\n|---|---|"
     values = {key: getattr(section, key) for key in type(section).model_fields}
     for key, field in type(section).model_fields.items():
         if not isinstance(values[key], config.Section):
             default = (
                 tomli_w.dumps({"x": values[key]}).removeprefix("x = ").strip() if values[key] != {} else "{}"
             )
-            yield f"| `{key}` | `{default}` | {_allowed(field)} | {_cell(field.description or '')} |"
+            meaning = _cell(field.description or "")
+            yield f"| `{key} = {default}` | {meaning}<br>*{_allowed(field)}* |"
     yield ""
     for key, value in values.items():
         if isinstance(value, config.Section):
