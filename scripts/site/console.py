@@ -146,7 +146,7 @@ def _columns() -> Iterator[None]:
             os.environ["COLUMNS"] = before
 
 
-def differs(shown: str, said: str) -> str | None:
+def differs(shown: str, said: str, near: float = NEAR) -> str | None:
     """What is shown and was not said; frames and spaces do not matter, and numbers only need to be near."""
     parts = [_tokens(part) for part in re.split(rf"^\s*{ANYTHING}\s*$", shown, flags=re.M)]
     found, at = _tokens(said), 0
@@ -156,7 +156,7 @@ def differs(shown: str, said: str) -> str | None:
             range(at, at + 1) if place == 0 else range(last, last + 1) if place == len(parts) - 1 else None
         )
         for start in anchored if anchored is not None else range(at, last + 1):
-            if start >= at and _alike(part, found[start : start + len(part)]):
+            if start >= at and _alike(part, found[start : start + len(part)], near):
                 at = start + len(part)
                 break
         else:
@@ -168,16 +168,16 @@ def _tokens(text: str) -> list[str]:
     return TOKEN.findall(FRAMES.sub(" ", text))
 
 
-def _alike(shown: list[str], found: list[str]) -> bool:
-    return len(shown) == len(found) and all(map(_near, shown, found))
+def _alike(shown: list[str], found: list[str], near: float) -> bool:
+    return len(shown) == len(found) and all(_same(*pair, near) for pair in zip(shown, found, strict=True))
 
 
-def _near(shown: str, found: str) -> bool:
+def _same(shown: str, found: str, near: float) -> bool:
     if shown == found:
         return True
     try:
         values = (float(token.replace(",", "")) for token in (shown, found))
-        return math.isclose(*values, rel_tol=NEAR)
+        return math.isclose(*values, rel_tol=near)
     except ValueError:
         return False
 
@@ -226,7 +226,7 @@ def rewrite(path: Path) -> None:
                 said = shell.run(command).said
                 said = "".join(f"{line.rstrip()}\n" for line in said.splitlines())
                 elided = re.search(rf"^\s*{ANYTHING}\s*$", shown, re.M)
-                if elided and (other := differs(shown, said)):
+                if elided and (other := differs(shown, said, near=0)):
                     print(f"{path}: {command}\nis shown with {ANYTHING}: change it by hand.\n{other}\n{said}")
                 made += f"$ {command}\n{shown if elided else said}"
     path.write_text(made + document[at:], encoding="utf-8")
