@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN = .venv/bin
 
-.PHONY: demo test test-deployment bars clean
+.PHONY: demo test test-deployment docs outputs bars clean
 
 demo: .venv/demo
 	$(BIN)/discretion demo --out runs/demo
@@ -13,6 +13,16 @@ test: .venv/test
 	$(BIN)/mypy
 	sh scripts/get-chromium.sh
 	$(BIN)/pytest -n 2
+
+# The site, in the folder site: open site/index.html. Broken links are errors.
+docs: .venv/docs
+	$(BIN)/python scripts/site/write.py build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# What commands and the notebook print, written down anew in the documents that show it
+outputs: .venv/test
+	$(BIN)/python scripts/site/console.py docs/index.md docs/first-hour.md
+	$(BIN)/python scripts/site/tutorial.py docs/tutorial.ipynb
 
 # with Flower, whose pins are not ours: in an environment of its own
 test-deployment: .venv-flower/test
@@ -30,7 +40,11 @@ test-deployment: .venv-flower/test
 	touch $@
 
 .venv/test: .venv/demo
-	$(BIN)/pip install -q -c constraints.txt -e '.[torch,dev]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[torch,docs,dev]'
+	touch $@
+
+.venv/docs: .venv/demo
+	$(BIN)/pip install -q -c constraints.txt -e '.[torch,docs]'
 	touch $@
 
 # The engine's bars beside its peers, on an idle machine: make bars PFL=environment FLOWER=environment

@@ -93,6 +93,17 @@ def test_where_a_run_is_done_decides_nothing() -> None:
     assert config.make({}, ["train.steps=2"]).deciding() != config.Config().deciding()
 
 
+def test_where_files_are_decides_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    record = {"ledger": "a.sqlite", "population": {"csv": "a.csv"}, "data": {"name": "csv", "path": "b.csv"}}
+    said = set()
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        said.add(config.make(record).anchored().identity())
+    assert len(said) == 1
+    assert config.make(record, ["seed=1"]).identity() not in said
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         config.read(tmp_path / "nothing.toml")

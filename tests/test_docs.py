@@ -132,6 +132,17 @@ def test_every_method_is_in_the_document_on_papers_or_on_our_own() -> None:
         assert (root / path).exists(), path
 
 
+def test_what_an_onlooker_may_believe_follows_from_epsilon() -> None:
+    """From even odds: e^epsilon to 1 at most."""
+    rows = re.findall(
+        r"^\| (\S+) \| 50 % \| (\S+) % \|$", (DOCS / "privacy.md").read_text(encoding="utf-8"), re.M
+    )
+    assert len(rows) == 6
+    for epsilon, after in rows:
+        digits = len(after.partition(".")[2])
+        assert f"{100 / (1 + np.exp(-float(epsilon))):.{digits}f}" == after
+
+
 def test_costs_of_the_papers_are_what_is_computed() -> None:
     """Each row of `discretion check --accounting paper`, in the order in which it is printed."""
     rows = [

@@ -5,9 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from discretion import cli
-from discretion.methods import METHODS
-
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -23,17 +20,6 @@ def test_the_python_example_prints_what_it_says(tmp_path: Path) -> None:
     )
     assert spent == spent_shown <= 10
     assert abs(accuracy - accuracy_shown) < 3  # arithmetic of another machine may differ in the last bits
-
-
-def test_every_command_in_it_exists() -> None:
-    commands = set(re.findall(r"^discretion (\w+)", README, re.M))
-    known = {command.name or command.callback.__name__ for command in cli.app.registered_commands}
-    assert commands and commands <= known
-    planned = set(re.findall(r"discretion plan (\w+)", README))
-    assert planned <= set(METHODS)
-    makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"^make (\w+)", README, re.M):
-        assert f"\n{target}:" in makefile
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:

@@ -262,9 +262,11 @@ class Config(Section):
         return tomli_w.dumps(self.model_dump())
 
     def identity(self) -> str:
-        """What tells one run from another, but for the model that it starts from: what decides its numbers,
-        and not where its clients or earlier runs are, or where its history goes."""
-        return tomli_w.dumps(self.deciding().model_dump(exclude={"clients", "after", "track"}))
+        """What tells one run from another, but for the population, data and model that it starts from: what
+        decides its numbers, and not where its files, clients or earlier runs are, or where its history goes."""
+        places: dict[str, Any] = {"clients": True, "after": True, "ledger": True, "track": True}
+        places |= {"population": {"csv"}, "data": {"path"}}
+        return tomli_w.dumps(self.deciding().model_dump(exclude=places))
 
 
 def _absolute(path: str) -> str:

@@ -1,6 +1,5 @@
 """One cell in a process of its own, forked from a server that has everything imported already."""
 
-import contextlib
 import json
 import multiprocessing
 import os
@@ -12,14 +11,14 @@ from discretion import config
 from discretion.errors import DiscretionError
 from discretion.runs import Progress, RunFolder, execute, load_data, prepare
 
-with contextlib.suppress(ImportError):  # said in words when it is needed
-    import discretion.clients.local  # noqa: F401
+# imported by the server, where there is a torch, and not by whoever starts it
+PRELOADED = [__name__, "discretion.clients.local"]
 
 
 def start(settings: Path, folder: Path, log: Path) -> ForkServerProcess:
     """Run these settings in that folder, or go on with it; what is said goes to the log."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload(PRELOADED)
     process = context.Process(target=_work, args=(settings.absolute(), folder.absolute(), log.absolute()))
     process.start()
     return process

@@ -1,0 +1,74 @@
+"""Writes the sources of the site: docs, with pages on methods completed and reference pages from the
+code.
+
+    python scripts/site/write.py build/docs
+
+What builds the site from them (mkdocs.yml) knows nothing of this.
+"""
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import method_pages
+import reference
+import tutorial
+
+from discretion.methods import METHODS
+
+ROOT = Path(__file__).parent.parent.parent
+HEAD = """# Results
+
+Accuracy in the settings of the papers, trained with the code of this repository. Each page says what was
+run, with how many seeds, what is not finished, and where it differs from the paper.
+"""
+DOCS, RESULTS = ROOT / "docs", ROOT / "results"
+
+
+def write(folder: Path) -> None:
+    """Make the folder anew."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    shutil.copytree(DOCS, folder)
+    shutil.copytree(RESULTS, folder / "results", ignore=_not_shown)
+    for path, text in _pages():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+
+
+def _pages() -> Iterator[tuple[str, str]]:
+    for path in DOCS.glob("*.md"):
+        # in the repository results are beside docs, and on the site below
+        yield path.name, path.read_text(encoding="utf-8").replace("](../results/", "](results/")
+    index = DOCS / "methods" / "index.md"
+    yield "methods/index.md", index.read_text(encoding="utf-8") + method_pages.overview()
+    for name in METHODS:
+        yield f"methods/{name}.md", method_pages.page(name)
+    yield "tutorial.md", tutorial.page(DOCS / "tutorial.ipynb")
+    yield "reference/settings.md", reference.settings()
+    yield "reference/commands.md", reference.commands()
+    yield "results/index.md", _results()
+
+
+def _not_shown(folder: str, names: list[str]) -> set[str]:
+    """Of results: all but tables and figures."""
+    here = Path(folder)
+    shown = {".md", ".svg"}
+    empty = {name for name in names if (here / name).is_dir() and not (here / name / "table.md").exists()}
+    return empty | {name for name in names if (here / name).is_file() and Path(name).suffix not in shown}
+
+
+def _results() -> str:
+    lines = [HEAD]
+    for table in sorted(RESULTS.glob("*/table.md")):
+        title = re.sub("^# ", "", table.read_text(encoding="utf-8").partition("\n")[0])
+        lines.append(f"- [{title}]({table.parent.name}/table.md)")
+    lines.append("- [Figures that need no training](figures.md)")
+    lines += ["", "`discretion experiment` lists the settings; `discretion experiment NAME` runs one."]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
