@@ -263,7 +263,8 @@ class Config(Section):
 
     def identity(self) -> str:
         """What tells one run from another, but for the population, data and model that it starts from: what
-        decides its numbers, and not where its files, clients or earlier runs are, or where its history goes."""
+        decides its numbers, and not where its files, clients or earlier runs are, or where its history
+        goes."""
         places: dict[str, Any] = {"clients": True, "after": True, "ledger": True, "track": True}
         places |= {"population": {"csv"}, "data": {"path"}}
         return tomli_w.dumps(self.deciding().model_dump(exclude=places))
