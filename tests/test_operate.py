@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import safetensors.numpy
@@ -15,7 +16,7 @@ from discretion import cli
 from discretion.errors import ConfigError, InputError
 from discretion.flower import local, project
 from discretion.ledger import Ledger
-from discretion.runs import RunFolder
+from discretion.runs import RunFolder, read_answers
 from guard_process import Process
 
 SETTINGS = """
@@ -75,6 +76,26 @@ def test_a_run_goes_on_where_a_guard_is_away(here: Path) -> None:
     assert {name for each in heard for name in each["refused"]} == {"c1"}
     assert all(each["asked"] == each["answered"] + each["lost"] + len(each["refused"]) for each in heard)
     assert "c1 in far from round" in far.report.read_text() and "it takes at most 3" in far.report.read_text()
+
+
+def test_what_was_heard_in_a_round_is_on_record_once(here: Path) -> None:
+    """A server that was killed between writing of a round and keeping its model does the round again."""
+    assert discretion("guards", "config.toml", "--out", "guards", "--json") == 0
+    files = ("clients.addresses=guards/addresses.toml", "clients.key=guards/operator.key")
+    words = [word for file in files for word in ("-c", file)]
+    guard = Process(here / "guards" / "c0" / "GUARD.toml").ready()
+    far = RunFolder(here / "far")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("discretion.runs._write_checkpoint", Mock(side_effect=OSError("killed")))
+            assert discretion("run", "config.toml", "--out", "far", "--on", "guards", *words, "--json") != 0
+        assert len(read_answers(far)) == 1
+        far.answers.write_text(far.answers.read_text() + '{"round": 2, "as')
+        assert discretion("run", "far", "--resume", "--json") == 0
+    finally:
+        guard.end()
+    assert [heard["round"] for heard in read_answers(far)] == [1, 2, 3, 4]
+    assert far.answers.read_text().count("\n") == 4
 
 
 def test_all_guards_there_the_model_is_the_same(here: Path) -> None:

@@ -482,14 +482,22 @@ def read_checkpoint(folder: RunFolder) -> State | None:
 
 def _drop_later_history(folder: RunFolder, rounds: int) -> None:
     """Keep the lines of rounds that the model has; a half-written last line goes, too."""
-    if folder.history.exists():
-        lines = folder.history.read_text(encoding="utf-8").splitlines(keepends=True)
-        write_safely(folder.history, "".join(lines[:rounds]).encode())
+    for path in (folder.history, folder.answers):
+        if path.exists():
+            kept = [line for line in _whole_lines(path) if json.loads(line)["round"] <= rounds]
+            write_safely(path, "".join(kept).encode())
 
 
 def read_history(folder: RunFolder) -> list[dict[str, Any]]:
     """The rounds on record; a line that is being written is left out."""
-    if not folder.history.exists():
-        return []
-    lines = folder.history.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return [json.loads(line) for line in _whole_lines(folder.history)]
+
+
+def read_answers(folder: RunFolder) -> list[dict[str, Any]]:
+    """What was heard from clients elsewhere, by round; nothing where there are none."""
+    return [json.loads(line) for line in _whole_lines(folder.answers)]
+
+
+def _whole_lines(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    return [line for line in lines if line.endswith("\n")]

@@ -19,6 +19,7 @@ from discretion.flower.project import environment, tool
 
 STARTING = 180.0  # seconds
 ENDING = 20.0
+SUPERVISE = str(Path(__file__).with_name("supervise.py"))  # by its path, it needs no more than Python has
 
 
 def write(folder: Path, clients: tuple[str, ...], port: int) -> None:
@@ -60,25 +61,14 @@ def up(folder: Path, say: Callable[[str], None]) -> None:
         policy = str(here / name / "GUARD.toml")
         _start(folder, f"guard-{name}", [sys.executable, "-m", "discretion", "guard", policy])
     _wait(lambda: _listens(port), "the SuperLink", folder)
-    for name in clients:
-        words = [tool("flwr"), "supernode", "register", str(here / "nodes" / f"{name}.pub"), "here"]
-        known = here / "nodes" / f"{name}.registered"
-        if not known.exists():
-            done = subprocess.run(
-                [*words, "--name", name], env=_environment(folder), capture_output=True, text=True
-            )
-            if done.returncode != 0:
-                raise InputError(
-                    f"the SuperLink does not take the node of {name}: {done.stdout}{done.stderr}"
-                )
-            known.touch()
+    _register(folder, clients)
     for number, name in enumerate(clients):
         door = here / name / "guard" / "guard.sock"
         _wait(door.exists, f"the guard of {name}", folder)
         node = [tool("flower-supernode"), f"--root-certificates={keys / 'ca.crt'}"]
         node += [f"--auth-supernode-private-key={here / 'nodes' / name}", f"--superlink=127.0.0.1:{port}"]
         node += [f"--port={port + 1 + number}", f'--node-config=guard="{door}"']
-        _start(folder, f"node-{name}", [sys.executable, "-m", "discretion.flower.supervise", *node])
+        _start(folder, f"node-{name}", node)
     say(f"Started a SuperLink on 127.0.0.1:{port}, {len(clients)} guards and {len(clients)} nodes.")
 
 
@@ -96,15 +86,40 @@ def down(folder: Path, say: Callable[[str], None]) -> None:
     say(f"Ended {len(ours)} processes.")
 
 
+def _register(folder: Path, clients: list[str]) -> None:
+    """Have the SuperLink take the nodes' keys, each under its client's name."""
+    nodes, asked = folder.absolute() / "nodes", {}
+    for name in clients:
+        if not (nodes / f"{name}.registered").exists():
+            words = [
+                tool("flwr"),
+                "supernode",
+                "register",
+                str(nodes / f"{name}.pub"),
+                "here",
+                "--name",
+                name,
+            ]
+            asked[name] = subprocess.Popen(
+                words, env=_environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+    said = {name: process.communicate()[0] for name, process in asked.items()}
+    for name, process in asked.items():
+        if process.returncode != 0:
+            raise InputError(f"the SuperLink does not take the node of {name}: {said[name]}")
+        (nodes / f"{name}.registered").touch()
+
+
 def _environment(folder: Path) -> dict[str, str]:
     return environment(str(folder.absolute() / "flower"))
 
 
 def _start(folder: Path, name: str, words: list[str]) -> None:
+    """Start a program, and again whenever it ends."""
     (folder / "logs").mkdir(exist_ok=True)
     with (folder / "logs" / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
-            words,
+            [sys.executable, SUPERVISE, *words],
             env=_environment(folder),
             stdin=subprocess.DEVNULL,
             stdout=log,

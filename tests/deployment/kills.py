@@ -1,0 +1,57 @@
+"""Runs on Flower during which something is killed, again and again, and started again."""
+
+import secrets
+import time
+from pathlib import Path
+
+import numpy as np
+
+from network import Network, until
+
+# what is killed: under which name it was started, and the program
+VICTIMS = {
+    "guard": ("guard-{client}", "discretion guard"),
+    "node": ("node-{client}", "flower-supernode"),
+    "superlink": ("superlink", "flower-superlink"),
+    "server app": ("superlink", "flwr-serverapp"),
+}
+SETTINGS = (
+    "train.randomness=cryptographic",
+    "plan.method=concert",
+    "plan.rate=1.0",
+    "plan.rounds=6",
+    "clients.timeout=20",
+)
+PACE = 8.0  # seconds within which something is killed after an order came to a guard: about a round
+
+
+def killed_run(network: Network, name: str, victim: str, times: int) -> int:
+    """Do a whole run, resumed as often as it must be, with at most so many kills; how many there were."""
+    rng = np.random.default_rng(secrets.randbits(64))
+    words, program = VICTIMS[victim]
+    killed, passed = 0, 0
+    running = network.run(name, *SETTINGS, f"seed={secrets.randbits(32)}")
+    while not finished(network, name):
+        if running.ended():
+            running.wait()
+            running = network.resume(name)
+        if killed == times:
+            until(running.ended, f"the run {name} to end")
+            continue
+
+        def orders() -> int:
+            return sum(door.passed for door in network.doors.values())
+
+        until(lambda: orders() > passed or running.ended(), f"an order of {name}")  # noqa: B023
+        if running.ended():
+            continue
+        time.sleep(rng.uniform(0.0, PACE))
+        client = rng.choice(network.names)
+        killed += network.kill(words.format(client=client), program)
+        passed = orders()
+    running.wait()
+    return killed
+
+
+def finished(network: Network, name: str) -> bool:
+    return Path(network.folder, name, "model.safetensors").exists()
