@@ -130,7 +130,8 @@ def divide(
     data, wanted = config.data, config.population
     if population is None and wanted.csv:
         population = Population.from_csv(wanted.csv)
-    if config.clients.where != "here" and wanted.csv and population is not None:  # and so are their records
+    elsewhere = config.clients.where in ("guards", "flower")
+    if elsewhere and wanted.csv and population is not None:  # and so are their records
         return population, Partition(np.zeros(0, np.int64), np.zeros(len(population) + 1, np.int64))
     if data.partition == "natural":
         names, partition = _by_owner(dataset, population)

@@ -29,27 +29,27 @@ def killed_run(network: Network, name: str, victim: str, times: int) -> int:
     """Do a whole run, resumed as often as it must be, with at most so many kills; how many there were."""
     rng = np.random.default_rng(secrets.randbits(64))
     words, program = VICTIMS[victim]
-    killed, passed = 0, 0
+
+    def orders() -> int:
+        return sum(door.passed for door in network.doors.values())
+
+    killed, passed = 0, orders()
     running = network.run(name, *SETTINGS, f"seed={secrets.randbits(32)}")
-    while not finished(network, name):
-        if running.ended():
-            running.wait()
-            running = network.resume(name)
-        if killed == times:
-            until(running.ended, f"the run {name} to end")
-            continue
-
-        def orders() -> int:
-            return sum(door.passed for door in network.doors.values())
-
-        until(lambda: orders() > passed or running.ended(), f"an order of {name}")  # noqa: B023
-        if running.ended():
-            continue
-        time.sleep(rng.uniform(0.0, PACE))
-        client = rng.choice(network.names)
-        killed += network.kill(words.format(client=client), program)
-        passed = orders()
-    running.wait()
+    try:
+        while not finished(network, name):
+            if running.ended():
+                running = network.resume(name)
+            if killed == times:
+                until(running.ended, f"the run {name} to end")
+                continue
+            until(lambda: orders() > passed or running.ended(), f"an order of {name}")  # noqa: B023
+            time.sleep(0.0 if running.ended() else rng.uniform(0.0, PACE))
+            if not running.ended():
+                killed += network.kill(words.format(client=rng.choice(network.names)), program)
+                passed = orders()
+        until(running.ended, f"the run {name} to end")
+    finally:
+        running.kill()
     return killed
 
 

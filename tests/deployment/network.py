@@ -23,8 +23,9 @@ from discretion import frames
 from discretion.accounting.spent import TIGHT
 from discretion.errors import MessageError
 from discretion.flower import local
+from discretion.flower.project import environment
 from discretion.ledger import Ledger
-from discretion.messages import AnyOrder, decode_answer, decode_order, digest, verified
+from discretion.messages import AnyOrder, Train, decode_answer, decode_order, digest, verified
 from discretion.plan import Plan
 from discretion.runs import RunFolder, name_of
 from discretion.steps import Steps
@@ -108,14 +109,15 @@ class Door:
     def _pass(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError, MessageError):
             content = frames.receive(connection, MOST, WAITING)
-            order, _ = decode_order(verified(content)[1])
-            self.before(order)
-            self.passed += order.kind == "train"
+            order = understood(content)
+            if order is not None:
+                self.before(order)
             with socket.socket(socket.AF_UNIX) as guard:
                 guard.connect(str(self._inner))
                 frames.send(guard, content, WAITING)
+                self.passed += isinstance(order, Train)
                 answer = frames.receive(guard, MOST, WAITING)
-            if order.kind == "train":
+            if isinstance(order, Train):
                 said, body = decode_answer(answer)
                 if said.kind == "done":
                     self.released[order.run, order.round].add(digest(body))
@@ -126,11 +128,19 @@ class Door:
             frames.send(connection, answer, WAITING)
 
 
+def understood(content: bytes) -> AnyOrder | None:
+    try:
+        return decode_order(verified(content)[1])[0]
+    except MessageError:
+        return None
+
+
 class Network:
     """In a folder of its own, which is where commands are run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.net = folder, folder / "net"
+        self.environment = environment(str(self.net / "flower"))
         self.names = tuple(f"c{i}" for i in range(5))
         self._numbers = iter(range(1, 1000))
         (folder / "config.toml").write_text(SETTINGS)
@@ -152,7 +162,7 @@ class Network:
         self.begin(*words).require()
 
     def begin(self, *words: str) -> "Command":
-        return Command([sys.executable, "-m", "discretion", *words], self.folder)
+        return Command.discretion(self.folder, *words, environment=self.environment)
 
     def run(self, name: str, *changes: str) -> "Command":
         """Begin a run on Flower, with these settings changed."""
@@ -234,29 +244,35 @@ class Network:
 class Command:
     """A program that is ended with all that it started, whatever happens."""
 
-    def __init__(self, words: list[str], folder: Path) -> None:
-        self._words = words
-        self._said = (folder / "said.log").open("ab")
-        self._process = subprocess.Popen(
-            words, cwd=folder, stdout=self._said, stderr=self._said, start_new_session=True
-        )
+    def __init__(self, words: list[str], folder: Path, environment: dict[str, str] | None) -> None:
+        self._words, self._log = words, folder / "said.log"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                words, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+
+    @classmethod
+    def discretion(cls, folder: Path, *words: str, environment: dict[str, str] | None = None) -> "Command":
+        return cls([sys.executable, "-m", "discretion", *words], folder, environment)
+
+    def said(self) -> str:
+        return self._log.read_text(errors="replace")
 
     def ended(self) -> bool:
         return self._process.poll() is not None
 
-    def wait(self) -> int:
-        try:
-            return self._process.wait(WAITING)
-        except subprocess.TimeoutExpired:
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-            raise AssertionError(f"{' '.join(self._words)} did not end in {WAITING:g} seconds") from None
-        finally:
-            self._process.wait()
-            self._said.close()
+        self._process.wait(WAITING)
 
     def require(self) -> None:
-        code, said = self.wait(), Path(self._said.name).read_text(errors="replace")
-        assert code == 0, f"{' '.join(self._words)} ended with {code}: {said[-3000:]}"
+        try:
+            code = self._process.wait(WAITING)
+        except subprocess.TimeoutExpired:
+            code = f"nothing in {WAITING:g} seconds"
+            self.kill()
+        assert code == 0, f"{' '.join(self._words)} ended with {code}: {self.said()[-3000:]}"
 
 
 def processes_of(session: int) -> Iterator[tuple[int, str]]:
