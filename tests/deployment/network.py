@@ -150,7 +150,10 @@ class Network:
             name: Door(self.net / name / "guard" / "guard.sock", self.net / name / "own.sock")
             for name in self.names
         }
+        self._seed: int | None = 5
         self._write_policies()
+
+    def up(self) -> None:
         self.do("flower", "up", "net")
 
     def close(self) -> None:
@@ -166,28 +169,33 @@ class Network:
 
     def run(self, name: str, *changes: str) -> "Command":
         """Begin a run on Flower, with these settings changed."""
+        self._used = True
         more = [word for change in changes for word in ("-c", change)]
         return self.begin("run", "config.toml", "--on", "flower", "--out", name, "--no-report", *more)
 
     def resume(self, name: str) -> "Command":
         return self.begin("run", name, "--resume", "--no-report")
 
-    def _write_policies(self, **more: Any) -> None:
-        self._guarding = f"guard-{next(self._numbers)}"
+    def _write_policies(self) -> None:
+        self._guarding, self._used = f"guard-{next(self._numbers)}", False
         for name in self.names:
             path = self.net / name / "GUARD.toml"
-            record = tomllib.loads(path.read_text()) | POLICY | {"folder": self._guarding} | more
-            said = {key: value for key, value in record.items() if value is not None}
-            path.write_text(tomli_w.dumps(said))
+            record = tomllib.loads(path.read_text()) | POLICY
+            record |= {"folder": self._guarding, "test_seed": self._seed}
+            path.write_text(tomli_w.dumps({key: value for key, value in record.items() if value is not None}))
 
-    def renew(self, **more: Any) -> None:
-        """All guards again, with nothing on record, and policies with this in them."""
-        self._write_policies(**more)
+    def renew(self, seed: int | None) -> None:
+        """Guards with nothing on record and this test seed: those that are there, or else new ones."""
+        for door in self.doors.values():
+            door.before, door.lose = lambda order: None, 0.0
+        if not self._used and seed == self._seed:
+            return
+        self._seed = seed
+        self._write_policies()
         for name in self.names:
-            self.doors[name].before, self.doors[name].lose = lambda order: None, 0.0
             self.kill(f"guard-{name}", "discretion guard")
         for name in self.names:
-            until((self.ledger_path(name)).exists, f"the ledger of {name}")
+            until(self.ledger_path(name).exists, f"the ledger of {name}")
             self.reach(name)
 
     def reach(self, name: str) -> None:

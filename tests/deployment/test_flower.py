@@ -26,6 +26,7 @@ def model_of(folder: Path) -> np.ndarray:
 
 
 def test_a_run_on_flower_is_the_run_in_one_process(network: Network) -> None:
+    network.renew(5)
     network.run("far").require()
     network.do("run", "config.toml", "--out", "near", "--no-report")
     far, near = (model_of(network.folder / name) for name in ("far", "near"))
@@ -41,15 +42,15 @@ def test_a_run_on_flower_is_the_run_in_one_process(network: Network) -> None:
 
 def test_a_budget_that_ends_early_refuses_from_that_round_on(network: Network) -> None:
     """When its first order comes, the owner of c2 withdraws all that a third round would need."""
+    network.renew(5)
     lowered: list[float] = []
 
     def lower(order: AnyOrder) -> None:
         if order.kind == "train" and not lowered:
             plan = Plan.from_json(RunFolder(network.folder / "early").plan.read_text())
             with network.ledger("c2") as ledger:
-                before = Plan.from_json(RunFolder(network.folder / "far").plan.read_text()).steps()
                 me, delta = np.array([2]), ledger.population.delta
-                lowered.extend(TIGHT.epsilon(before.then(plan.steps(n)).of(me), delta)[0] for n in (2, 3))
+                lowered.extend(TIGHT.epsilon(plan.steps(n).of(me), delta)[0] for n in (2, 3))
                 ledger.change_budget("c2", sum(lowered) / 2 - ledger.budget[0], "withdrawn")
 
     network.doors["c2"].before = lower
@@ -66,7 +67,7 @@ def test_a_budget_that_ends_early_refuses_from_that_round_on(network: Network) -
 
 def test_lost_replies_never_leave_less_noise_than_planned(network: Network) -> None:
     """Updates are next to nothing here, so that what moves the model is noise."""
-    network.renew(test_seed=None)
+    network.renew(None)
     check_noise(network, "lost", "top_up", 4)
 
 
@@ -88,6 +89,6 @@ def check_noise(network: Network, name: str, missing: str, rounds: int) -> None:
 
 
 def test_a_killed_server_app_and_guard_leave_ledgers_right(network: Network) -> None:
-    network.renew(test_seed=None)
+    network.renew(None)
     killed = [killed_run(network, f"killed-{i}", each, 1) for i, each in enumerate(("guard", "server app"))]
     assert network.check_ledgers("killed-0", "killed-1") > 0 and killed == [1, 1]

@@ -10,7 +10,7 @@ TIMES = 20
 
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_killed_20_times_at_random_moments(victim: str, network: Network) -> None:
-    network.renew(test_seed=None)
+    network.renew(None)
     killed, runs = 0, []
     while killed < TIMES:
         runs.append(f"{victim.replace(' ', '-')}-{len(runs)}")
