@@ -138,12 +138,12 @@ def understood(content: bytes) -> AnyOrder | None:
 class Network:
     """In a folder of its own, which is where commands are run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: str = SETTINGS) -> None:
         self.folder, self.net = folder, folder / "net"
         self.environment = environment(str(self.net / "flower"))
         self.names = tuple(f"c{i}" for i in range(5))
         self._numbers = iter(range(1, 1000))
-        (folder / "config.toml").write_text(SETTINGS)
+        (folder / "config.toml").write_text(settings)
         self.port = free_port()
         self.do("flower", "init", "config.toml", "--out", "net", "--port", str(self.port))
         self.doors = {
