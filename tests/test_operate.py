@@ -5,6 +5,7 @@ import ssl
 import stat
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import Mock
@@ -145,10 +146,14 @@ def test_a_run_without_guards_to_ask_does_not_start(here: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")  # they are meant to go on without us
 def test_down_ends_exactly_what_was_started(tmp_path: Path) -> None:
-    inner = "import subprocess; subprocess.run(['sleep', '98'])"
+    apart = "import subprocess; subprocess.run(['sleep', '98'], start_new_session=True)"
     local._start(tmp_path, "one", ["sleep", "99"])
-    local._start(tmp_path, "two", [sys.executable, "-c", inner])
+    local._start(tmp_path, "two", [sys.executable, "-c", apart])
     ours = local._recorded(tmp_path)
+    deadline = time.monotonic() + 60
+    while len(local.marked(tmp_path)) < 5 or len(local.marked(tmp_path, "two")) < 3:  # with supervisors
+        assert time.monotonic() < deadline, "what was started did not start in 60 seconds"
+        time.sleep(0.05)
     other = subprocess.Popen(["sleep", "97"])
     try:
         with (tmp_path / "processes.jsonl").open("a") as file:  # as if a number had been given away since
@@ -156,6 +161,7 @@ def test_down_ends_exactly_what_was_started(tmp_path: Path) -> None:
         said: list[str] = []
         local.down(tmp_path, said.append)
         assert said == ["Ended 2 processes."] and all(local._is_over(entry["pid"]) for entry in ours)
+        assert local.marked(tmp_path) == []
         assert other.poll() is None
         local.down(tmp_path, said.append)
         assert said[1] == "Ended 0 processes."

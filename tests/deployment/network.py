@@ -12,7 +12,7 @@ import threading
 import time
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -209,8 +209,7 @@ class Network:
 
     def kill(self, name: str, program: str) -> bool:
         """kill -9 of a program of what was started under this name; whether there was one."""
-        (session,) = [entry["pid"] for entry in local._recorded(self.net) if entry["name"] == name]
-        found = [pid for pid, words in processes_of(int(session)) if program in words and pid != session]
+        found = [pid for pid in local.marked(self.net, name) if program in words_of(pid)]
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -283,10 +282,10 @@ class Command:
         assert code == 0, f"{' '.join(self._words)} ended with {code}: {self.said()[-3000:]}"
 
 
-def processes_of(session: int) -> Iterator[tuple[int, str]]:
-    """Numbers and words of the processes that a session has."""
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            if int((path / "stat").read_text().rpartition(")")[2].split()[3]) == session:
-                words = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                yield int(path.name), words
+def words_of(pid: int) -> str:
+    """What a process was started with, unless it is a supervisor or over."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+    return "" if "supervise.py" in words else words

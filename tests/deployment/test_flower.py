@@ -1,6 +1,5 @@
 """Runs on Flower, with a real SuperLink, nodes and guards on loopback, TLS and node keys."""
 
-
 import numpy as np
 import pytest
 

@@ -19,6 +19,7 @@ from discretion.flower.project import environment, tool
 
 STARTING = 180.0  # seconds
 ENDING = 20.0
+MARK = "DISCRETION_STARTED"  # in the environment of all that is started here
 SUPERVISE = str(Path(__file__).with_name("supervise.py"))  # by its path, it needs no more than Python has
 
 
@@ -73,17 +74,34 @@ def up(folder: Path, say: Callable[[str], None]) -> None:
 
 
 def down(folder: Path, say: Callable[[str], None]) -> None:
-    """End exactly what `up` started: processes that are still the same ones, with what they started."""
+    """End exactly what `up` started: processes that are still the same ones, with what they started.
+
+    A SuperLink that was killed leaves others behind in sessions of their own: those have our mark.
+    """
     ours = [entry["pid"] for entry in _recorded(folder) if _since(entry["pid"]) == entry["since"]]
     for how in (signal.SIGTERM, signal.SIGKILL):  # a leader that has ended may leave others of its group
         for pid in ours:
             with suppress(ProcessLookupError):
                 os.killpg(pid, how)
+        for pid in marked(folder):
+            with suppress(ProcessLookupError):
+                os.kill(pid, how)
         deadline = time.monotonic() + ENDING
-        while not all(map(_is_over, ours)) and time.monotonic() < deadline:
+        while (marked(folder) or not all(map(_is_over, ours))) and time.monotonic() < deadline:
             time.sleep(0.1)
     (folder / "processes.jsonl").unlink(missing_ok=True)
     say(f"Ended {len(ours)} processes.")
+
+
+def marked(folder: Path, name: str = "") -> list[int]:
+    """Processes that were started from here, under this name or any, by us or by those that we started."""
+    mark, found = f"{MARK}={folder.absolute()}#{name}".encode(), []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if mark in words if name else any(word.startswith(mark) for word in words):
+                found.append(int(path.parent.name))
+    return found
 
 
 def _register(folder: Path, clients: list[str]) -> None:
@@ -120,7 +138,7 @@ def _start(folder: Path, name: str, words: list[str]) -> None:
     with (folder / "logs" / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, SUPERVISE, *words],
-            env=_environment(folder),
+            env=_environment(folder) | {MARK: f"{folder.absolute()}#{name}"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
