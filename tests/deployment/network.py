@@ -31,7 +31,7 @@ from discretion.runs import RunFolder, name_of
 from discretion.steps import Steps
 
 MOST = 2**31
-WAITING = 400.0  # seconds, for whatever is waited for
+WAITING = 1200.0  # seconds, for whatever is waited for; so long that only what hangs is late
 SETTINGS = """
 seed = 5
 [population]
