@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +28,12 @@ MOST_TRIES = 30  # to resume a run; while the SuperLink starts, some come to not
 PACE = 8.0  # seconds within which something is killed after an order came to a guard: about a round
 
 
-def killed_run(network: Network, name: str, victim: str, times: int) -> int:
-    """Do a whole run, resumed as often as it must be, with at most so many kills; how many there were."""
+def killed_run(network: Network, name: str, victims: Sequence[str]) -> int:
+    """Do a whole run, resumed as often as it must be, in which these are killed in turn.
+
+    How many were, before the run was over.
+    """
     rng = np.random.default_rng(secrets.randbits(64))
-    words, program = VICTIMS[victim]
 
     def orders() -> int:
         return sum(door.passed for door in network.doors.values())
@@ -43,15 +46,16 @@ def killed_run(network: Network, name: str, victim: str, times: int) -> int:
                 tries += 1
                 assert tries < MOST_TRIES, f"{name} does not go on: {running.said()[-3000:]}"
                 running = network.resume(name)
-            if killed == times:
+            if killed == len(victims):
                 until(running.ended, f"the run {name} to end")
                 continue
             until(lambda: orders() > passed or running.ended(), f"an order of {name}")  # noqa: B023
             time.sleep(0.0 if running.ended() else rng.uniform(0.0, PACE))
+            words, program = VICTIMS[victims[killed]]
             if not running.ended() and network.kill(words.format(client=rng.choice(network.names)), program):
-                killed, passed, tries = killed + 1, orders(), 0
-                if victim in FATAL:  # Flower would notice after a while, and end the run
+                if victims[killed] in FATAL:  # Flower would notice after a while, and end the run
                     running.kill()
+                killed, passed, tries = killed + 1, orders(), 0
         until(running.ended, f"the run {name} to end")
     finally:
         running.kill()

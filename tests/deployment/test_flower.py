@@ -45,10 +45,10 @@ def test_a_budget_that_ends_early_refuses_from_that_round_on(network: Network) -
 def test_lost_replies_never_leave_less_noise_than_planned(network: Network) -> None:
     """Updates are next to nothing here, so that what moves the model is noise."""
     network.renew(None)
-    check_noise(network, "lost", "top_up", 4)
+    check_noise(network, "lost", "top_up", 3)
 
 
-def test_a_killed_server_app_and_guard_leave_ledgers_right(network: Network) -> None:
+def test_a_killed_guard_and_server_app_leave_ledgers_right(network: Network) -> None:
     network.renew(None)
-    killed = [killed_run(network, f"killed-{i}", each, 1) for i, each in enumerate(("guard", "server app"))]
-    assert network.check_ledgers("killed-0", "killed-1") > 0 and killed == [1, 1]
+    assert killed_run(network, "killed", ["guard", "server app"]) == 2
+    assert network.check_ledgers("killed") > 0

@@ -14,5 +14,5 @@ def test_killed_20_times_at_random_moments(victim: str, network: Network) -> Non
     killed, runs = 0, []
     while killed < TIMES:
         runs.append(f"{victim.replace(' ', '-')}-{len(runs)}")
-        killed += killed_run(network, runs[-1], victim, TIMES - killed)
+        killed += killed_run(network, runs[-1], [victim] * (TIMES - killed))
     assert network.check_ledgers(*runs) > 0
