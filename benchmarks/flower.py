@@ -148,7 +148,7 @@ def do(words: list[str]) -> None:
 
 def between_lines(words: list[str], path: Path) -> list[float]:
     """Seconds between the lines that a program adds to a file."""
-    log = path.with_suffix(".log")
+    log = Path("said.log")
     with log.open("w") as file:
         running = subprocess.Popen(
             words, env=project.environment("net/flower"), stdout=file, stderr=subprocess.STDOUT
