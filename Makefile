@@ -7,12 +7,14 @@ BIN = .venv/bin
 demo: .venv/demo
 	$(BIN)/discretion demo --out runs/demo
 
-test: .venv/test
+# Flower's pins are not ours: what needs it is tested in an environment of its own
+test: .venv/test .venv-flower/test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	sh scripts/get-chromium.sh
 	$(BIN)/pytest -n 2
+	.venv-flower/bin/python -m pytest tests/deployment/test_flower.py
 
 # The site, in the folder site: open site/index.html. Broken links are errors.
 docs: .venv/docs
@@ -24,14 +26,16 @@ outputs: .venv/test
 	$(BIN)/python scripts/site/console.py docs/index.md docs/first-hour.md
 	$(BIN)/python scripts/site/tutorial.py docs/tutorial.ipynb
 
-# with Flower, whose pins are not ours: in an environment of its own
-test-deployment: .venv-flower/test
-	.venv-flower/bin/pytest tests/deployment
+# everything on Flower: 20 kills of each part at random moments take their time
+test-deployment: .venv-flower/simulation
+	.venv-flower/bin/python -m pytest tests/deployment --durations=0
 
-.venv-flower/test: pyproject.toml setup.py constraints.txt
-	sh scripts/make-venv.sh "$(PYTHON)" .venv-flower
-	grep '^torch==' constraints.txt > .venv-flower/constraints.txt
-	.venv-flower/bin/pip install -q -c .venv-flower/constraints.txt -e '.[flower]' pytest hypothesis
+.venv-flower/test: .venv/test scripts/make-flower-venv.sh
+	sh scripts/make-flower-venv.sh "$(PYTHON)" flower
+	touch $@
+
+.venv-flower/simulation: .venv-flower/test
+	sh scripts/make-flower-venv.sh "$(PYTHON)" flower-sim
 	touch $@
 
 .venv/demo: pyproject.toml setup.py constraints.txt $(wildcard src/discretion/engine/_*pp)

@@ -1,15 +1,15 @@
 """What a round on Flower takes: Discretion behind guards beside plain Flower, on the same links and records.
 
-Run, with the extra flower installed: python benchmarks/flower.py --clients 5 --rounds 6 [--repeat 3]
+Run, on an idle machine, with the extra flower installed: python benchmarks/flower.py [--clients 5 20]
 
-Both are sent to one SuperLink with TLS and registered nodes on this machine, in turn. Every client trains the
-same model on the same records in every round; plain Flower averages (its FedAvg strategy), Discretion checks,
-charges, clips, adds noise and keeps what it hands out. A round's time is that of a run with 1 + `rounds`
-rounds less that of a run with 1, over `rounds`: starting up is left out.
+Both are sent in turn to one SuperLink with TLS and registered nodes on this machine. In every round every
+client trains the same model on the same records; plain Flower averages (its FedAvg strategy, its own way to
+wait for replies), Discretion checks, charges, clips, adds noise and keeps what it hands out. A round's time
+is that between the ends of two rounds of one run, so that starting up and joining are left out; the medians
+are over all rounds of all runs.
 """
 
 import argparse
-import json
 import os
 import socket
 import statistics
@@ -19,7 +19,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
+
 from discretion.flower import project
+from discretion.runs import RunFolder, read_answers
+from discretion.tasks import datasets
 
 SETTINGS = """
 seed = 1
@@ -30,7 +34,7 @@ budgets = "groups:8,16"
 name = "fashion-mnist"
 records = {records}
 [model]
-name = "{model}"
+name = "cnn_small"
 [plan]
 method = "concert"
 rounds = {rounds}
@@ -44,23 +48,43 @@ key = "net/operator.key"
 home = "net/flower"
 """
 
+MODEL = """
+from torch import nn
+
+
+def small():
+    first, second = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
+    head = (nn.Flatten(), nn.Linear(320, 50), nn.ReLU(), nn.Linear(50, 10))
+    return nn.Sequential(first, nn.MaxPool2d(2), nn.ReLU(), second, nn.MaxPool2d(2), nn.ReLU(), *head)
+"""
+
 SERVER = """
+from pathlib import Path
+
 from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from discretion.tasks import datasets, models
+from discretion_run.model import small
 
 app = ServerApp()
 
 
+class Saying(FedAvg):
+    def aggregate_train(self, server_round, replies):
+        found = super().aggregate_train(server_round, replies)
+        with Path(self.path).open("a") as file:
+            file.write(f"{server_round}\\n")
+        return found
+
+
 @app.main()
 def main(grid, context):
-    model = models.build(context.run_config["model"], datasets.load("fashion-mnist"), seed=1)
     count = context.run_config["clients"]
     few = {"min_train_nodes": count, "min_available_nodes": count}
-    plain = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, **few)
-    arrays = ArrayRecord(model.state_dict())
+    plain = Saying(fraction_train=1.0, fraction_evaluate=0.0, **few)
+    plain.path = context.run_config["path"]
+    arrays = ArrayRecord(small().state_dict())
     plain.start(grid=grid, initial_arrays=arrays, num_rounds=context.run_config["rounds"])
 """
 
@@ -72,7 +96,7 @@ import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from discretion.tasks import datasets, models
+from discretion_run.model import small
 
 app = ClientApp()
 
@@ -80,13 +104,10 @@ app = ClientApp()
 @app.train()
 def train(message, context):
     torch.set_num_threads(1)
-    data = datasets.load("fashion-mnist")
-    home = Path(context.node_config["guard"]).parent.parent
-    mine = np.array([int(line) for line in (home / "records.txt").read_text().split()])
-    model = models.build(context.run_config["model"], data, seed=1)
+    mine = np.load(Path(context.node_config["guard"]).parent.parent / "mine.npz")
+    inputs, labels = torch.from_numpy(mine["inputs"]), torch.from_numpy(mine["labels"])
+    model = small()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    inputs = torch.from_numpy(data.train.inputs[mine]).float() / 255
-    labels = torch.from_numpy(data.train.labels[mine]).long()
     slow = torch.optim.SGD(model.parameters(), lr=0.1)
     for part in torch.randperm(len(labels)).split(10):
         slow.zero_grad()
@@ -98,77 +119,110 @@ def train(message, context):
 """
 
 
-def write_plain(path: Path, options: argparse.Namespace) -> None:
+def write_plain(path: Path) -> None:
     project.write(path)
-    settings = f'rounds = 1\nclients = {options.clients}\nmodel = "{options.model}"\n'
     about = (path / "pyproject.toml").read_text().replace("discretion-run", "plain-run")
+    settings = 'rounds = 1\nclients = 1\npath = ""\n'
     (path / "pyproject.toml").write_text(about.replace('folder = ""\n', settings))
-    (path / "discretion_run" / "server.py").write_text(SERVER)
-    (path / "discretion_run" / "client.py").write_text(CLIENT)
+    for name, text in (("server", SERVER), ("client", CLIENT), ("model", MODEL)):
+        (path / "discretion_run" / f"{name}.py").write_text(text)
 
 
-def seconds(words: list[str]) -> float:
-    start = time.perf_counter()
+def write_records(net: Path) -> None:
+    """Each client's own records in a file of their own, as a plain app would have them."""
+    data = datasets.load("fashion-mnist").train
+    for policy in net.glob("*/GUARD.toml"):
+        mine = np.array([int(line) for line in policy.with_name("records.txt").read_text().split()])
+        inputs = data.inputs[mine].astype(np.float32) / 255
+        labels = data.labels[mine].astype(np.int64)
+        np.savez(policy.with_name("mine.npz"), inputs=inputs.reshape(-1, 1, 28, 28), labels=labels)
+        text = policy.read_text().splitlines()  # budgets are not what is measured
+        policy.write_text("\n".join("epsilon = inf" if t.startswith("epsilon") else t for t in text))
+
+
+def do(words: list[str]) -> None:
     done = subprocess.run(words, env=project.environment("net/flower"), capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(done.stdout + done.stderr)
-    return time.perf_counter() - start
 
 
-def ours(rounds: int, name: str) -> float:
+def between_lines(words: list[str], path: Path) -> list[float]:
+    """Seconds between the lines that a program adds to a file."""
+    log = Path("said.log")
+    with log.open("w") as file:
+        running = subprocess.Popen(
+            words, env=project.environment("net/flower"), stdout=file, stderr=subprocess.STDOUT
+        )
+    at: list[float] = []
+    while running.poll() is None:
+        lines = path.read_text().count("\n") if path.exists() else 0
+        at += [time.perf_counter()] * (lines - len(at))
+        time.sleep(0.02)
+    if running.returncode != 0:
+        sys.exit(log.read_text())
+    return [later - earlier for earlier, later in zip(at, at[1:], strict=False)]
+
+
+def ours(clients: int, rounds: int, number: int) -> list[float]:
+    name = f"ours{number}"
     words = [sys.executable, "-m", "discretion", "run", "config.toml", "--on", "flower", "--out", name]
-    taken = seconds([*words, "--no-report", "-c", f"plan.rounds={rounds}", "-c", f"ledger={name}.sqlite"])
-    heard = [json.loads(line) for line in Path(name, "answers.jsonl").read_text().splitlines()]
-    if any(each["asked"] != each["answered"] for each in heard):
+    words += ["--no-report", "-c", f"ledger={name}.sqlite", "-c", f"seed={number}"]
+    found = between_lines([*words, "-c", f"plan.rounds={rounds}"], Path(name, "history.jsonl"))
+    heard = read_answers(RunFolder(Path(name)))
+    if [each["answered"] for each in heard] != [clients] * rounds:
         sys.exit(f"not all answered: {heard}")
-    return taken
+    return found
 
 
-def plain(rounds: int) -> float:
-    words = [project.tool("flwr"), "run", "plain", "here", "--stream", "--run-config", f"rounds={rounds}"]
-    return seconds(words)
+def plain(clients: int, rounds: int, number: int) -> list[float]:
+    path = Path(f"plain{number}.txt").absolute()
+    settings = f'rounds={rounds} clients={clients} path="{path}"'
+    words = [project.tool("flwr"), "run", "plain", "here", "--stream", "--run-config", settings]
+    return between_lines(words, path)
+
+
+def measured(clients: int, rounds: int, repeat: int, records: int) -> dict[str, list[float]]:
+    """Seconds of all rounds of both, on one network, in a folder of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    own = [sys.executable, "-m", "discretion", "flower"]
+    found: dict[str, list[float]] = {"plain": [], "ours": []}
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            Path("config.toml").write_text(
+                SETTINGS.format(clients=clients, records=records, rounds=rounds + 1)
+            )
+            write_plain(Path("plain"))
+            do([*own, "init", "config.toml", "--out", "net", "--port", str(port)])
+            write_records(Path("net"))
+            do([*own, "up", "net"])
+            for number in range(repeat):
+                found["plain"] += plain(clients, rounds + 1, number)
+                found["ours"] += ours(clients, rounds + 1, number)
+        finally:
+            do([*own, "down", "net"])
+            os.chdir("/")
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--clients", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--records", type=int, default=600)
-    parser.add_argument("--model", default="cnn_small")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--clients", type=int, nargs="+", default=[5, 20])
+    parser.add_argument("--rounds", type=int, default=4, help="that are measured, of each run")
+    parser.add_argument("--records", type=int, default=600, help="of each client")
+    parser.add_argument("--repeat", type=int, default=2, help="runs of each, in turn")
     options = parser.parse_args()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = options.port or probe.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        most = 4 * (options.rounds + 2)
-        Path("config.toml").write_text(SETTINGS.format(**(vars(options) | {"rounds": most})))
-        write_plain(Path("plain"), options)
-        own = [sys.executable, "-m", "discretion", "flower"]
-        seconds([*own, "init", "config.toml", "--out", "net", "--port", str(port)])
-        for policy in Path("net").glob("*/GUARD.toml"):  # budgets are not what is measured
-            text = policy.read_text().splitlines()
-            policy.write_text("\n".join("epsilon = inf" if t.startswith("epsilon") else t for t in text))
-        try:
-            seconds([*own, "up", "net"])
-            found: dict[str, list[float]] = {"plain": [], "ours": []}
-            for number in range(options.repeat):
-                more = 1 + options.rounds
-                found["plain"].append((plain(more) - plain(1)) / options.rounds)
-                long, short = ours(more, f"long{number}"), ours(1, f"short{number}")
-                found["ours"].append((long - short) / options.rounds)
-                print({name: [round(each, 2) for each in times] for name, times in found.items()})
-        finally:
-            seconds([*own, "down", "net"])
-            os.chdir("/")
-    middle = {name: statistics.median(times) for name, times in found.items()}
-    over = middle["ours"] / middle["plain"] - 1
-    print(
-        f"{options.clients} clients, {options.model}: a round takes {middle['plain']:.2f} s on plain Flower, "
-    )
-    print(f"{middle['ours']:.2f} s with guards: {over:+.0%}")
+    print("| clients | plain Flower, s a round | with guards, s a round | overhead |")
+    print("|---|---|---|---|")
+    for clients in options.clients:
+        found = measured(clients, options.rounds, options.repeat, options.records)
+        for name, times in found.items():
+            print(clients, name, [round(each, 2) for each in times], file=sys.stderr)
+        usual = {name: statistics.median(times) for name, times in found.items()}
+        over = usual["ours"] / usual["plain"] - 1
+        print(f"| {clients} | {usual['plain']:.2f} | {usual['ours']:.2f} | {over:+.0%} |", flush=True)
 
 
 if __name__ == "__main__":

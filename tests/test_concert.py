@@ -83,3 +83,9 @@ def test_turns_that_are_dealt_out_are_not_more_biased_than_turns_that_are_drawn(
         np.mean([bias(name, seed) for seed in range(10)]) for name in ("concert_records", "privacy_aware")
     )
     assert dealt < 1.05 * drawn
+
+
+def test_a_whole_number_for_an_average_is_the_same_plan() -> None:
+    population = Population.of([1.0, 2.0, 4.0] * 4, 1e-5, 20)
+    made = make_plan("concert", population, {"rounds": 3, "rate": 0.5, "clip": 0.5, "average": 0})
+    assert Plan.from_json(made.to_json()).digest() == made.digest()

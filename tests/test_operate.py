@@ -5,8 +5,10 @@ import ssl
 import stat
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import safetensors.numpy
@@ -15,7 +17,7 @@ from discretion import cli
 from discretion.errors import ConfigError, InputError
 from discretion.flower import local, project
 from discretion.ledger import Ledger
-from discretion.runs import RunFolder
+from discretion.runs import RunFolder, read_answers
 from guard_process import Process
 
 SETTINGS = """
@@ -77,6 +79,26 @@ def test_a_run_goes_on_where_a_guard_is_away(here: Path) -> None:
     assert "c1 in far from round" in far.report.read_text() and "it takes at most 3" in far.report.read_text()
 
 
+def test_what_was_heard_in_a_round_is_on_record_once(here: Path) -> None:
+    """A server that was killed between writing of a round and keeping its model does the round again."""
+    assert discretion("guards", "config.toml", "--out", "guards", "--json") == 0
+    files = ("clients.addresses=guards/addresses.toml", "clients.key=guards/operator.key")
+    words = [word for file in files for word in ("-c", file)]
+    guard = Process(here / "guards" / "c0" / "GUARD.toml").ready()
+    far = RunFolder(here / "far")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("discretion.runs._write_checkpoint", Mock(side_effect=OSError("killed")))
+            assert discretion("run", "config.toml", "--out", "far", "--on", "guards", *words, "--json") != 0
+        assert len(read_answers(far)) == 1
+        far.answers.write_text(far.answers.read_text() + '{"round": 2, "as')
+        assert discretion("run", "far", "--resume", "--json") == 0
+    finally:
+        guard.end()
+    assert [heard["round"] for heard in read_answers(far)] == [1, 2, 3, 4]
+    assert far.answers.read_text().count("\n") == 4
+
+
 def test_all_guards_there_the_model_is_the_same(here: Path) -> None:
     assert discretion("guards", "config.toml", "--out", "guards", "--json") == 0
     files = ("clients.addresses=guards/addresses.toml", "clients.key=guards/operator.key")
@@ -124,10 +146,14 @@ def test_a_run_without_guards_to_ask_does_not_start(here: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")  # they are meant to go on without us
 def test_down_ends_exactly_what_was_started(tmp_path: Path) -> None:
-    inner = "import subprocess; subprocess.run(['sleep', '98'])"
+    apart = "import subprocess; subprocess.run(['sleep', '98'], start_new_session=True)"
     local._start(tmp_path, "one", ["sleep", "99"])
-    local._start(tmp_path, "two", [sys.executable, "-c", inner])
+    local._start(tmp_path, "two", [sys.executable, "-c", apart])
     ours = local._recorded(tmp_path)
+    deadline = time.monotonic() + 60
+    while len(local.marked(tmp_path)) < 5 or len(local.marked(tmp_path, "two")) < 3:  # with supervisors
+        assert time.monotonic() < deadline, "what was started did not start in 60 seconds"
+        time.sleep(0.05)
     other = subprocess.Popen(["sleep", "97"])
     try:
         with (tmp_path / "processes.jsonl").open("a") as file:  # as if a number had been given away since
@@ -135,6 +161,7 @@ def test_down_ends_exactly_what_was_started(tmp_path: Path) -> None:
         said: list[str] = []
         local.down(tmp_path, said.append)
         assert said == ["Ended 2 processes."] and all(local._is_over(entry["pid"]) for entry in ours)
+        assert local.marked(tmp_path) == []
         assert other.poll() is None
         local.down(tmp_path, said.append)
         assert said[1] == "Ended 0 processes."

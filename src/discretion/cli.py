@@ -230,7 +230,8 @@ def run(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that stopped.")] = False,
     on: Annotated[
-        str | None, typer.Option("--on", help="Where clients are: here, guards or flower; see [clients].")
+        str | None,
+        typer.Option("--on", help="Where clients are: here, guards, flower or flower-sim; see [clients]."),
     ] = None,
     change: Override = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1: where to train.")] = None,
@@ -289,6 +290,8 @@ def _train(
         from discretion.flower import project
 
         return project.submit(folder.path, settings.clients.connection, settings.clients.home)
+    if settings.clients.where == "flower-sim":
+        return operate.simulate(folder, settings)
     with terminal.bars(as_json) as progress, tracking(folder.path, settings.track, terminal.say) as hand_on:
         bar = terminal.bar(progress, made.method, made.rounds)
 

@@ -32,6 +32,7 @@ class Combine:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keep", tuple(self.keep))
+        object.__setattr__(self, "average", float(self.average))  # as a plan in JSON has it
         kept = all(0 < share <= 1 for share in self.keep)
         sound = {
             "sum": not self.keep and self.memory == 0,

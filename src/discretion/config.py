@@ -188,10 +188,10 @@ class TrainConfig(Section):
 class ClientsConfig(Section):
     """Where clients are; not part of what a run is."""
 
-    where: Literal["here", "guards", "flower"] = Field(
+    where: Literal["here", "guards", "flower", "flower-sim"] = Field(
         "here",
         description="here: in this process; guards: each behind its own guard on this machine; flower: each "
-        "behind its own guard, reached by Flower",
+        "behind its own guard, reached by Flower; flower-sim: guards of all in Flower's simulation, on Ray",
     )
     addresses: str = Field("", description="guards: a TOML file with the socket of each client's guard")
     key: str = Field("", description="the operator's key, as `discretion key` writes it")

@@ -82,14 +82,14 @@ def guards(
     clients.key=guards/operator.key`
     """
     wanted = config.read(settings, change or [])
-    names = _write_guards(wanted, out)
+    names = write_guards(wanted, out)
     if json_:
         terminal.print_json({"guards": str(out), "clients": len(names)})
     else:
         terminal.say(f"Wrote policies of {len(names)} clients to {out}. Start a guard for each of them.")
 
 
-def _write_guards(wanted: config.Config, out: Path) -> tuple[str, ...]:
+def write_guards(wanted: config.Config, out: Path) -> tuple[str, ...]:
     """A folder with a policy for each client of a run, and an operator's key; their names."""
     if out.exists():
         raise InputError(f"{out} exists already: give another --out")
@@ -109,6 +109,21 @@ def _write_guards(wanted: config.Config, out: Path) -> tuple[str, ...]:
     addresses = {name: f"{name}/guard/guard.sock" for name in task.population.client}
     (out / "addresses.toml").write_text(tomli_w.dumps(addresses), encoding="utf-8")
     return task.population.client
+
+
+def simulate(folder: RunFolder, settings: config.Config) -> None:
+    """Do what is left of a run in Flower's simulation, with guards in the run folder."""
+    try:
+        from discretion.flower.simulate import simulate as on_ray
+    except ModuleNotFoundError:
+        raise InputError(
+            "Flower's simulation is not installed: pip install 'discretion[flower-sim]'"
+        ) from None
+
+    guards = folder.path / "guards"
+    if not guards.exists():
+        write_guards(settings, guards)
+    on_ray(folder, guards)
 
 
 def replan(
@@ -170,7 +185,7 @@ def init(
     """
     from discretion.flower import local
 
-    names = _write_guards(config.read(settings, change or []), out)
+    names = write_guards(config.read(settings, change or []), out)
     local.write(out, names, port)
     if json_:
         terminal.print_json({"flower": str(out), "clients": len(names), "port": port})

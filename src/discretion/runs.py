@@ -134,7 +134,8 @@ def divide(
     data, wanted = config.data, config.population
     if population is None and wanted.csv:
         population = Population.from_csv(wanted.csv)
-    if config.clients.where != "here" and wanted.csv and population is not None:  # and so are their records
+    elsewhere = config.clients.where in ("guards", "flower")
+    if elsewhere and wanted.csv and population is not None:  # and so are their records
         return population, Partition(np.zeros(0, np.int64), np.zeros(len(population) + 1, np.int64))
     if data.partition == "natural":
         names, partition = _by_owner(dataset, population, data.records)
@@ -504,14 +505,22 @@ def read_checkpoint(folder: RunFolder) -> State | None:
 
 def _drop_later_history(folder: RunFolder, rounds: int) -> None:
     """Keep the lines of rounds that the model has; a half-written last line goes, too."""
-    if folder.history.exists():
-        lines = folder.history.read_text(encoding="utf-8").splitlines(keepends=True)
-        write_safely(folder.history, "".join(lines[:rounds]).encode())
+    for path in (folder.history, folder.answers):
+        if path.exists():
+            kept = [line for line in _whole_lines(path) if json.loads(line)["round"] <= rounds]
+            write_safely(path, "".join(kept).encode())
 
 
 def read_history(folder: RunFolder) -> list[dict[str, Any]]:
     """The rounds on record; a line that is being written is left out."""
-    if not folder.history.exists():
-        return []
-    lines = folder.history.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return [json.loads(line) for line in _whole_lines(folder.history)]
+
+
+def read_answers(folder: RunFolder) -> list[dict[str, Any]]:
+    """What was heard from clients elsewhere, by round; nothing where there are none."""
+    return [json.loads(line) for line in _whole_lines(folder.answers)]
+
+
+def _whole_lines(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    return [line for line in lines if line.endswith("\n")]

@@ -19,6 +19,8 @@ from discretion.flower.project import environment, tool
 
 STARTING = 180.0  # seconds
 ENDING = 20.0
+MARK = "DISCRETION_STARTED"  # in the environment of all that is started here
+SUPERVISE = str(Path(__file__).with_name("supervise.py"))  # by its path, it needs no more than Python has
 
 
 def write(folder: Path, clients: tuple[str, ...], port: int) -> None:
@@ -60,40 +62,70 @@ def up(folder: Path, say: Callable[[str], None]) -> None:
         policy = str(here / name / "GUARD.toml")
         _start(folder, f"guard-{name}", [sys.executable, "-m", "discretion", "guard", policy])
     _wait(lambda: _listens(port), "the SuperLink", folder)
-    for name in clients:
-        words = [tool("flwr"), "supernode", "register", str(here / "nodes" / f"{name}.pub"), "here"]
-        known = here / "nodes" / f"{name}.registered"
-        if not known.exists():
-            done = subprocess.run(
-                [*words, "--name", name], env=_environment(folder), capture_output=True, text=True
-            )
-            if done.returncode != 0:
-                raise InputError(
-                    f"the SuperLink does not take the node of {name}: {done.stdout}{done.stderr}"
-                )
-            known.touch()
+    _register(folder, clients)
     for number, name in enumerate(clients):
         door = here / name / "guard" / "guard.sock"
         _wait(door.exists, f"the guard of {name}", folder)
         node = [tool("flower-supernode"), f"--root-certificates={keys / 'ca.crt'}"]
         node += [f"--auth-supernode-private-key={here / 'nodes' / name}", f"--superlink=127.0.0.1:{port}"]
         node += [f"--port={port + 1 + number}", f'--node-config=guard="{door}"']
-        _start(folder, f"node-{name}", [sys.executable, "-m", "discretion.flower.supervise", *node])
+        _start(folder, f"node-{name}", node)
     say(f"Started a SuperLink on 127.0.0.1:{port}, {len(clients)} guards and {len(clients)} nodes.")
 
 
 def down(folder: Path, say: Callable[[str], None]) -> None:
-    """End exactly what `up` started: processes that are still the same ones, with what they started."""
+    """End exactly what `up` started: processes that are still the same ones, with what they started.
+
+    A SuperLink that was killed leaves others behind in sessions of their own: those have our mark.
+    """
     ours = [entry["pid"] for entry in _recorded(folder) if _since(entry["pid"]) == entry["since"]]
     for how in (signal.SIGTERM, signal.SIGKILL):  # a leader that has ended may leave others of its group
         for pid in ours:
             with suppress(ProcessLookupError):
                 os.killpg(pid, how)
+        for pid in marked(folder):
+            with suppress(ProcessLookupError):
+                os.kill(pid, how)
         deadline = time.monotonic() + ENDING
-        while not all(map(_is_over, ours)) and time.monotonic() < deadline:
+        while (marked(folder) or not all(map(_is_over, ours))) and time.monotonic() < deadline:
             time.sleep(0.1)
     (folder / "processes.jsonl").unlink(missing_ok=True)
     say(f"Ended {len(ours)} processes.")
+
+
+def marked(folder: Path, name: str = "") -> list[int]:
+    """Processes that were started from here, under this name or any, by us or by those that we started."""
+    mark, found = f"{MARK}={folder.absolute()}#{name}".encode(), []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if mark in words if name else any(word.startswith(mark) for word in words):
+                found.append(int(path.parent.name))
+    return found
+
+
+def _register(folder: Path, clients: list[str]) -> None:
+    """Have the SuperLink take the nodes' keys, each under its client's name."""
+    nodes, asked = folder.absolute() / "nodes", {}
+    for name in clients:
+        if not (nodes / f"{name}.registered").exists():
+            words = [
+                tool("flwr"),
+                "supernode",
+                "register",
+                str(nodes / f"{name}.pub"),
+                "here",
+                "--name",
+                name,
+            ]
+            asked[name] = subprocess.Popen(
+                words, env=_environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+    said = {name: process.communicate()[0] for name, process in asked.items()}
+    for name, process in asked.items():
+        if process.returncode != 0:
+            raise InputError(f"the SuperLink does not take the node of {name}: {said[name]}")
+        (nodes / f"{name}.registered").touch()
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -101,11 +133,12 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _start(folder: Path, name: str, words: list[str]) -> None:
+    """Start a program, and again whenever it ends."""
     (folder / "logs").mkdir(exist_ok=True)
     with (folder / "logs" / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
-            words,
-            env=_environment(folder),
+            [sys.executable, SUPERVISE, *words],
+            env=_environment(folder) | {MARK: f"{folder.absolute()}#{name}"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""What Flower is given to run: two lines of code that name the installed apps, and a run folder."""
+"""What Flower is given to run: the relay's text for nodes, the name of the server's app, and a run folder."""
 
 import os
 import subprocess
@@ -40,9 +40,10 @@ def write(path: Path) -> None:
     package.mkdir(parents=True, exist_ok=True)
     (path / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
     (package / "__init__.py").write_text("", encoding="utf-8")
-    for name, module in (("server", "server"), ("client", "relay")):  # Flower looks for an assignment
-        code = f"from discretion.flower import {module}\n\napp = {module}.app\n"
-        (package / f"{name}.py").write_text(code, encoding="utf-8")
+    relay = Path(__file__).with_name("relay.py").read_text(encoding="utf-8")
+    (package / "client.py").write_text(relay, encoding="utf-8")
+    server = "from discretion.flower import server\n\napp = server.app\n"  # Flower looks for an assignment
+    (package / "server.py").write_text(server, encoding="utf-8")
 
 
 def environment(home: str = "") -> dict[str, str]:

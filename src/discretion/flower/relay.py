@@ -1,17 +1,16 @@
 """The ClientApp: bytes from Flower to the guard's socket, and back. It sees nothing that it could not drop.
 
+Its text is what Flower ships to nodes, so it needs nothing but Flower there; the guard alone has Discretion.
 The node's configuration has `guard`, the path of the socket.
 """
 
 import socket
+import struct
 
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from discretion import frames
-
-LONGEST_ANSWER = 2**31
-SENDING, ANSWERING = 60.0, 3600.0  # seconds
+ANSWERING = 3600.0  # seconds
 
 
 def packed(content: bytes) -> RecordDict:
@@ -24,11 +23,17 @@ def unpacked(message: Message) -> bytes:
 
 
 def relay(message: Message, context: Context) -> Message:
+    order = unpacked(message)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(SENDING)
+        connection.settimeout(ANSWERING)
         connection.connect(str(context.node_config["guard"]))
-        frames.send(connection, unpacked(message), SENDING)
-        answer = frames.receive(connection, LONGEST_ANSWER, ANSWERING)
+        connection.sendall(struct.pack(">Q", len(order)))
+        connection.sendall(order)
+        with connection.makefile("rb") as stream:
+            (length,) = struct.unpack(">Q", stream.read(8))
+            answer = stream.read(length)
+    if len(answer) < length:
+        raise ConnectionError(f"an answer of the guard broke off after {len(answer)} of {length} bytes")
     return Message(packed(answer), reply_to=message)
 
 

@@ -1,4 +1,4 @@
-"""Keep a SuperNode running: after it was killed, its key is refused until its old session is over.
+"""Keep a program running: a killed SuperNode, for one, is refused until its old session is over.
 
 Run: python -m discretion.flower.supervise flower-supernode --superlink …
 """
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-PAUSE = 5.0  # seconds between tries
+PAUSE = 3.0  # seconds between tries
 
 
 def main(words: list[str]) -> None:

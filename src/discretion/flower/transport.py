@@ -12,10 +12,13 @@ POLL = 0.2  # seconds between looks for answers
 
 
 class FlowerTransport:
-    """By the names under which nodes' keys were registered at the SuperLink, which a node cannot choose."""
+    """By the names under which nodes' keys were registered at the SuperLink, which a node cannot choose.
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+    Nodes of a simulation have neither keys nor names, and play whichever client an order is for.
+    """
+
+    def __init__(self, grid: Grid, simulated: Sequence[str] = ()) -> None:
+        self._grid, self._simulated = grid, simulated
         self._nodes: dict[str, int] = {}
 
     def wait_for(self, clients: Sequence[str], timeout: float) -> list[str]:
@@ -29,6 +32,9 @@ class FlowerTransport:
         return []
 
     def _look(self) -> None:
+        if self._simulated:
+            self._nodes = dict(zip(self._simulated, self._grid.get_node_ids(), strict=False))
+            return
         self._nodes = {node.name: node.node_id for node in self._grid.get_nodes() if node.name}
 
     def exchange(self, orders: Sequence[tuple[str, bytes]], timeout: float) -> Iterator[tuple[int, bytes]]:

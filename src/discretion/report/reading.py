@@ -20,7 +20,7 @@ from discretion.config import Config
 from discretion.errors import InputError
 from discretion.plan import Plan
 from discretion.population import Floats, Ints, Population
-from discretion.runs import RunFolder, read_history
+from discretion.runs import RunFolder, read_answers, read_history
 from discretion.treatment import Treatment, treatment
 
 
@@ -196,12 +196,9 @@ def _history(folder: RunFolder) -> History:
 
 
 def _refusals(folder: RunFolder) -> dict[str, tuple[int, str]]:
-    if not folder.answers.exists():
-        return {}
     found: dict[str, tuple[int, str]] = {}
     try:
-        for line in _text(folder.answers).splitlines():
-            heard = json.loads(line)
+        for heard in read_answers(folder):
             for client, reason in heard["refused"].items():
                 found.setdefault(str(client), (int(heard["round"]), str(reason)))
     except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as problem:
