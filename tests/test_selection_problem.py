@@ -10,7 +10,6 @@ from discretion.accounting.papers import selection as paper
 from discretion.errors import PlanError
 from discretion.problems.selection import (
     default_weight,
-    least_noise,
     objective,
     select,
     select_affine,
@@ -147,28 +146,6 @@ def test_with_intercepts_a_general_solver_finds_nothing_below(seed: int) -> None
     problem.solve(solver="CLARABEL")
     assert problem.value == pytest.approx(1, rel=1e-6)
     assert t <= objective(on_simplex(p), share, slope, weight, intercept) * (1 + ROUNDING)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_within_a_bias_a_general_solver_finds_no_less_noise(seed: int) -> None:
-    share, intercept, slope = clients_of("affine", seed)
-    allowed = np.random.default_rng(seed).uniform(0.01, 1.2)
-    ours = least_noise(share, intercept, slope, allowed)
-    assert ours.min() >= 0 and ours.sum() == pytest.approx(1, abs=1e-12)
-    assert np.abs(ours - share).sum() <= allowed
-    p = cvxpy.Variable(len(share))
-    noise = intercept @ p + cvxpy.sum_squares(cvxpy.multiply(np.sqrt(slope), p))
-    kept = [cvxpy.norm1(p - share) <= allowed, cvxpy.sum(p) == 1, p >= 0]
-    problem = cvxpy.Problem(cvxpy.Minimize(noise / float((ours * (intercept + slope * ours)).sum())), kept)
-    problem.solve(solver="CLARABEL")
-    assert problem.value == pytest.approx(1, rel=1e-5)
-
-
-def test_no_bias_and_no_noise_leave_everybody_its_share() -> None:
-    share, intercept, slope = clients_of("affine", 0)
-    np.testing.assert_array_equal(least_noise(share, intercept, slope, 0.0), share)
-    nothing = np.zeros_like(share)
-    np.testing.assert_array_equal(least_noise(share, nothing, nothing, 1.0), share)
 
 
 @pytest.mark.parametrize("seed", range(8))

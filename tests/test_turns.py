@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from discretion.errors import PlanError
-from discretion.problems.turns import drawn_bias, even_turns
+from discretion.problems.turns import even_turns
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,3 @@ def test_what_cannot_be_is_refused() -> None:
     for p, cohort in ((np.zeros(3), 2), (np.array([1.0, -1.0]), 1), (np.ones(3), 0), (np.array([np.nan]), 1)):
         with pytest.raises(PlanError, match="turn"):
             even_turns(p, cohort, 5, 0)
-
-
-def test_the_bias_of_a_draw_is_the_mean_over_draws() -> None:
-    rng = np.random.default_rng(0)
-    p, share = rng.dirichlet(np.ones(20)), rng.dirichlet(np.ones(20))
-    drawn = rng.multinomial(60, p, size=20_000) / 60
-    assert drawn_bias(p, share, 60) == pytest.approx(np.abs(drawn - share).sum(axis=1).mean(), rel=5e-3)
-    assert drawn_bias(p, share, 60) > np.abs(p - share).sum()
-    assert drawn_bias(share, share, 10**7) < 2e-3

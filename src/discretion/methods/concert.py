@@ -7,9 +7,7 @@ let come more often than always gets a larger clip instead, so that every budget
 the noise to a secure sum, so that the server needs no trust. `plan_records` is for
 clients whose own noisy work is seen by the server, record by record: nothing can share a noise there. Who
 needs much noise is heard less, by the exact cost of a turn, and turns are dealt out instead of drawn, so that
-nobody's budget is spread over more turns than its mean. A draw is off its own probabilities, which is a bias,
-too; as nothing is drawn here, so much bias is spent on less noise. The result is a mean of the
-released models.
+nobody's budget is spread over more turns than its mean. The result is a mean of the released models.
 """
 
 from dataclasses import replace
@@ -19,14 +17,13 @@ import numpy as np
 from discretion.accounting import noise_multiplier
 from discretion.combine import Combine
 from discretion.methods.details import Details
-from discretion.methods.parts import cohort_of, finite, shares
-from discretion.methods.privacy_aware import noise_curve, plan_of_turns, probabilities
+from discretion.methods.parts import cohort_of, finite
+from discretion.methods.privacy_aware import plan_of_turns, probabilities
 from discretion.phase import Phase
 from discretion.plan import Plan
-from discretion.population import Floats, Population
+from discretion.population import Population
 from discretion.problems import pool
-from discretion.problems.selection import least_noise
-from discretion.problems.turns import drawn_bias, even_turns
+from discretion.problems.turns import even_turns
 
 
 def plan(
@@ -71,7 +68,7 @@ def plan_records(
     weight of noise against bias, 0 for the default; average: the result is a mean of the models, each
     counting so much less than the next, 0 for the last; seed: of the order of turns."""
     cohort = cohort_of(population, rate)
-    p = _shares_of_turns(population, rounds, cohort, steps, batch, tradeoff)
+    p = probabilities(population, rounds, cohort, steps, batch, tradeoff, "tight")
     turns = even_turns(p, cohort, rounds, seed)
     weight = np.full(len(population), 1 / cohort)
     made = plan_of_turns("concert_records", population, turns, clip, weight, steps, batch, "tight")
@@ -83,14 +80,4 @@ def explain_records(
 ) -> Details:
     """Each client's share of the turns."""
     cohort = cohort_of(population, rate)
-    return Details(chance=_shares_of_turns(population, rounds, cohort, steps, batch, tradeoff))
-
-
-def _shares_of_turns(
-    population: Population, rounds: int, cohort: int, steps: int, batch: float, tradeoff: float
-) -> Floats:
-    """(N,) with the least noise at the bias that privacy-aware selection has once its turns are drawn."""
-    drawn = probabilities(population, rounds, cohort, steps, batch, tradeoff, "tight")
-    share = shares(population)
-    bias = drawn_bias(drawn, share, rounds * cohort)
-    return least_noise(share, *noise_curve(population, rounds, cohort, steps, batch), bias)
+    return Details(chance=probabilities(population, rounds, cohort, steps, batch, tradeoff, "tight"))

@@ -30,7 +30,6 @@ NEGLIGIBLE = 1e-100  # noise below this fraction of the largest is none
 CLOSE_TO_ONE = 1e-9
 ROUNDING = 1e-15  # of a sum that is 1
 MOST_STEPS = 100  # about ten are needed
-HALVINGS = 50
 
 
 def select(share: Floats, noise: Floats, weight: float) -> Floats:
@@ -55,16 +54,6 @@ def select_affine(share: Floats, intercept: Floats, slope: Floats, weight: float
         A client whose intercept is high enough gets probability 0.
     """
     return _Costs.of(share, intercept, slope).solve(_checked_weight(weight))
-
-
-def least_noise(share: Floats, intercept: Floats, slope: Floats, bias: float) -> Floats:
-    """(N,) the probabilities with the least sum of c_k p_k + b_k p_k² whose bias, sum |p - u|, is at most so
-    much: those of Problem 1 with some weight.
-
-    Guarantees:
-        The bias is at most `bias`, and no other probabilities within it have less noise, to rounding.
-    """
-    return _Costs.of(share, intercept, slope).within(bias)
 
 
 def sweep(share: Floats, noise: Floats, weights: Floats) -> Floats:
@@ -165,19 +154,6 @@ class _Costs:
             before, least = least, objective(p, self.share, self.slope, weight, self.intercept)
             if least >= before:
                 break
-        return p
-
-    def within(self, bias: float) -> Floats:
-        """The smaller the gap between the levels, the less noise and the more bias."""
-        low, high = 0.0, float(np.ptp(self.at_share))
-        p = self.share.copy()
-        for _ in range(HALVINGS if high else 0):
-            middle = (low + high) / 2
-            found = self._between(middle)
-            if np.abs(found - self.share).sum() <= bias:
-                p, high = found, middle
-            else:
-                low = middle
         return p
 
     @cached_property

@@ -1,7 +1,6 @@
 """Turns in an order that is fixed when planning, as evenly spread as whole numbers allow."""
 
 import numpy as np
-from scipy.stats import binom
 
 from discretion.errors import PlanError
 from discretion.population import Floats, Ints
@@ -37,13 +36,3 @@ def even_turns(probability: Floats, cohort: int, rounds: int, seed: int) -> Ints
         out[number] = turns
         had += turns
     return out
-
-
-def drawn_bias(probability: Floats, share: Floats, turns: int) -> float:
-    """The mean over draws of sum |n / turns - u|, where n is how many of so many turns a client is drawn for:
-    a draw is off its own probabilities, too."""
-    due = turns * share
-    whole = np.floor(due)
-    short = due * binom.cdf(whole, turns, probability)  # mean of (due - n), where it is positive
-    short -= turns * probability * binom.cdf(whole - 1, turns - 1, probability)
-    return float((turns * probability - due + 2 * short).sum() / turns)
