@@ -3,11 +3,10 @@
 import secrets
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from network import Network, until
+from network import MOST_TRIES, Network, until
 
 # what is killed: under which name it was started, and the program
 VICTIMS = {
@@ -24,7 +23,6 @@ SETTINGS = (
     "plan.rounds=6",
     "clients.timeout=20",
 )
-MOST_TRIES = 30  # to resume a run; while the SuperLink starts, some come to nothing
 PACE = 8.0  # seconds within which something is killed after an order came to a guard: about a round
 
 
@@ -41,7 +39,7 @@ def killed_run(network: Network, name: str, victims: Sequence[str]) -> int:
     killed, passed, tries = 0, orders(), 0
     running = network.run(name, *SETTINGS, f"seed={secrets.randbits(32)}")
     try:
-        while not finished(network, name):
+        while not network.finished(name):
             if running.ended():
                 tries += 1
                 assert tries < MOST_TRIES, f"{name} does not go on: {running.said()[-3000:]}"
@@ -60,7 +58,3 @@ def killed_run(network: Network, name: str, victims: Sequence[str]) -> int:
     finally:
         running.kill()
     return killed
-
-
-def finished(network: Network, name: str) -> bool:
-    return Path(network.folder, name, "model.safetensors").exists()

@@ -32,6 +32,7 @@ from discretion.steps import Steps
 
 MOST = 2**31
 WAITING = 1200.0  # seconds, for whatever is waited for; so long that only what hangs is late
+MOST_TRIES = 30  # to resume a run; while a SuperLink starts, some come to nothing
 SETTINGS = """
 seed = 5
 [population]
@@ -53,7 +54,7 @@ evaluate_every = 1000
 [clients]
 key = "net/operator.key"
 home = "net/flower"
-timeout = 60
+timeout = 600
 """
 # room for many runs, each with other settings
 POLICY: dict[str, Any] = {
@@ -172,6 +173,19 @@ class Network:
         self._used = True
         more = [word for change in changes for word in ("-c", change)]
         return self.begin("run", "config.toml", "--on", "flower", "--out", name, "--no-report", *more)
+
+    def complete(self, name: str, *changes: str) -> None:
+        """A whole run on Flower; where Flower gives up, as it does on a busy machine, it is resumed."""
+        running = self.run(name, *changes)
+        for _ in range(MOST_TRIES):
+            until(running.ended, f"the run {name} to end")
+            if self.finished(name):
+                return
+            running = self.resume(name)
+        running.require()
+
+    def finished(self, name: str) -> bool:
+        return (self.folder / name / "model.safetensors").exists()
 
     def resume(self, name: str) -> "Command":
         return self.begin("run", name, "--resume", "--no-report")

@@ -31,7 +31,7 @@ def test_a_budget_that_ends_early_refuses_from_that_round_on(network: Network) -
                 ledger.change_budget("c2", sum(lowered) / 2 - ledger.budget[0], "withdrawn")
 
     network.doors["c2"].before = lower
-    network.run("early", "plan.rate=1.0", "plan.rounds=4", "seed=6").require()
+    network.complete("early", "plan.rate=1.0", "plan.rounds=4", "seed=6")
     heard = network.heard("early")
     assert [sorted(each["refused"]) for each in heard] == [[], [], ["c2"], ["c2"]]
     assert all(each["answered"] == each["asked"] - len(each["refused"]) for each in heard)
