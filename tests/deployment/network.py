@@ -178,7 +178,7 @@ class Network:
         """A whole run on Flower; where Flower gives up, as it does on a busy machine, it is resumed."""
         running = self.run(name, *changes)
         for _ in range(MOST_TRIES):
-            until(running.ended, f"the run {name} to end")
+            running.wait()
             if self.finished(name):
                 return
             running = self.resume(name)
@@ -287,12 +287,15 @@ class Command:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(WAITING)
 
-    def require(self) -> None:
+    def wait(self) -> None:
         try:
-            code = self._process.wait(WAITING)
-        except subprocess.TimeoutExpired:
-            code = f"nothing in {WAITING:g} seconds"
+            until(self.ended, f"the end of {' '.join(self._words)}")
+        finally:
             self.kill()
+
+    def require(self) -> None:
+        self.wait()
+        code = self._process.returncode
         assert code == 0, f"{' '.join(self._words)} ended with {code}: {self.said()[-3000:]}"
 
 
