@@ -33,7 +33,8 @@ ALLOWED = {
         *("accounting", "problems", "streams"),
     },
     "accounts": {"errors", "population", "steps", "plan"},
-    "ledger": {"errors", "population", "steps", "plan", "accounting", "accounts"},
+    "book": {"errors", "population"},
+    "ledger": {"errors", "population", "steps", "plan", "accounting", "accounts", "book"},
     "discrete": {"errors", "population", "streams"},
     "noise": {"discrete", "errors", "population", "streams"},
     "profile": set(),
@@ -66,7 +67,7 @@ ALLOWED = {
 OUTERMOST = {
     *("__init__", "__main__", "advice", "catalogue", "cli", "experiments", "flower", "looking", "operate"),
     *("options", "plots", "receipts", "replan", "report", "results", "runs", "sketch", "terminal", "track"),
-    *("verify", "watch"),
+    *("reconcile", "verify", "watch"),
 }
 
 

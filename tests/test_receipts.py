@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from discretion import cli, receipts
+from discretion import cli, receipts, terminal
 from discretion.accounting import Pld
 from discretion.errors import InputError, LedgerError, MessageError, PlanError
 from discretion.ledger import Ledger
@@ -76,7 +76,7 @@ def leaves(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | 
     return [path]
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_every_value_is_signed(signed: receipts.Signed, data: st.DataObject) -> None:
     receipts.check(signed)
@@ -89,7 +89,8 @@ def test_every_value_is_signed(signed: receipts.Signed, data: st.DataObject) -> 
     changed = {bool: not old, list: [1], str: f"{old}x"}.get(
         type(old), old + 1 if not isinstance(old, list | str) and math.isfinite(old) else 1.0
     )
-    part[path[-1]] = "public" if path[-1] == "promise" else changed
+    other = {"promise": "public", "made": "2020-02-02T02:02:02+00:00"}
+    part[path[-1]] = other.get(str(path[-1]), changed)
     with pytest.raises(MessageError, match="something in it was changed"):
         receipts.check(receipts.Signed.model_validate(record))
 
@@ -122,6 +123,90 @@ def test_files_are_read_back(signed: receipts.Signed, tmp_path: Path) -> None:
         receipts.read(tmp_path / "nowhere.json")
 
 
+def cheaper(text: str, signed: receipts.Signed) -> str:
+    """With half as much spent."""
+    return text.replace(f'"life": {signed.receipt.life!r}', f'"life": {signed.receipt.life / 2!r}')
+
+
+def test_a_file_says_only_what_is_signed(signed: receipts.Signed, tmp_path: Path) -> None:
+    page, plain = render(signed), receipts.to_json(signed)
+    tag = re.search(r"<script type=.application/json.*?</script>", page, re.S)
+    assert tag is not None and cheaper(plain, signed) != plain
+    doctored = page.replace("<h1>Receipt for c4</h1>", "<h1>Receipt for c5</h1>")
+    assert doctored != page
+    forged = {
+        "a.htm": doctored,
+        "a.HTML": doctored,
+        "a.txt": doctored,
+        "tag.json": cheaper(plain, signed) + tag[0],
+        "twice.json": plain.replace('"life":', '"life": 0.5, "life":'),
+        "coerced.json": plain.replace('"finished": true', '"finished": "yes"'),
+        "lines.json": plain.replace("\n", "\r\n"),
+        "space.html": " " + page,
+    }
+    for name, text in forged.items():
+        assert text not in (page, plain), name
+        (tmp_path / name).write_bytes(text.encode())
+        with pytest.raises((MessageError, PlanError)):
+            receipts.check(receipts.read(tmp_path / name))
+    for name, text in (("page.json", page), ("plain.html", plain)):  # what a file is called does not matter
+        (tmp_path / name).write_bytes(text.encode())
+        assert receipts.read(tmp_path / name) == signed
+
+
+def test_what_cannot_be_a_receipt_is_said_so(signed: receipts.Signed, tmp_path: Path) -> None:
+    for change in (
+        {"made": "yesterday"},
+        {"made": "2026-01-01T00:00:00"},
+        {"spending": [1.0]},
+        {"life": "nan"},
+    ):
+        record = json.loads(receipts.to_json(signed))
+        record["receipt"].update(change)
+        (tmp_path / "odd.json").write_text(json.dumps(record))
+        with pytest.raises((PlanError, MessageError)):
+            receipts.read(tmp_path / "odd.json")
+
+
+def test_a_budget_that_was_withdrawn(run: Path, tmp_path: Path) -> None:
+    with Ledger.existing(run / "ledger.sqlite") as ledger:
+        ledger.change_budget("c4", -1000.0)
+    left = receipts.issue(run, "c4", KEY)
+    assert left.receipt.epsilon == left.receipt.left == 0 and "over budget" in render(left)
+    unused = left.receipt.model_copy(update={"life": 0.0, "spending": [0.0] * 5})
+    assert "within budget" in render(left.model_copy(update={"receipt": unused}))
+
+
+def test_what_is_on_record_stays_there(tmp_path: Path) -> None:
+    shared = [f"ledger={tmp_path / 'shared.sqlite'}", "plan.share=0.5"]
+    trained(tmp_path / "a", *shared)
+    trained(tmp_path / "b", *shared, "train.learning_rate=0.2")
+    change_ledger(tmp_path / "shared.sqlite", "UPDATE round SET refused = '[4]' WHERE round = 4")
+    signed = receipts.issue(tmp_path / "b", "c4", KEY)
+    assert signed.receipt.refused == [4] and receipts.differences(signed, tmp_path / "b") == []
+    name = signed.receipt.run
+    change_ledger(tmp_path / "shared.sqlite", f"UPDATE round SET refused = '[]' WHERE run = '{name}'")
+    assert receipts.differences(signed, tmp_path / "b") == ["spending", "refused"]
+    change_ledger(
+        tmp_path / "shared.sqlite", f"UPDATE round SET refused = '[4]' WHERE run = '{name}' AND round = 4"
+    )
+    change_ledger(tmp_path / "shared.sqlite", f"DELETE FROM round WHERE run <> '{name}'")
+    assert receipts.differences(signed, tmp_path / "b") == ["life", "other_runs"]
+    change_ledger(tmp_path / "shared.sqlite", "DELETE FROM client")
+    with pytest.raises(LedgerError, match="not in the ledger"):
+        receipts.differences(signed, tmp_path / "b")
+
+
+def change_ledger(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(statement)
+
+
+def test_names_do_not_steer_the_terminal() -> None:
+    shown = terminal.printable("a\x1b[31m\u202eb\x07\u2028é\n")
+    assert shown == "a\\x1b[31m\\u202eb\\x07\\u2028é\n"
+
+
 def test_what_is_signed_does_not_depend_on_the_order_of_keys(signed: receipts.Signed) -> None:
     record = json.loads(receipts.to_json(signed))
     record["receipt"] = dict(sorted(record["receipt"].items(), reverse=True))
@@ -138,7 +223,7 @@ def test_a_receipt_in_mid_run_and_later(run: Path) -> None:
     assert early.receipt.rounds == [1, 2, 3] and not early.receipt.finished
     assert receipts.differences(early, whole) == []
     late = receipts.issue(whole, "c4", KEY)
-    assert receipts.differences(late, run) == ["spending"]
+    assert receipts.differences(late, run) == ["spending", "life", "finished"]
     with closing(sqlite3.connect(whole / "ledger.sqlite")) as db, db:
         db.execute("UPDATE price SET rate = REPLACE(rate, '0.5', '0.6')")
     assert receipts.differences(early, whole) == ["spending"]
@@ -191,6 +276,11 @@ def test_the_command_makes_and_verifies(run: Path, tmp_path: Path) -> None:
     for name in ("html", "json"):
         done = command(run, "--verify", files[name], "--operator", public, "--json")
         assert done.exit_code == 0 and json.loads(done.stdout)["verified"]
+        alone = command("--verify", files[name], "--json")  # anybody can sign
+        record = json.loads(alone.stdout)
+        assert not record["verified"] and record["operator"] == "unknown"
+        assert "NOT VERIFIED" in command("--verify", files[name]).stderr
+        assert "NOT VERIFIED" not in command("--verify", files[name], "--operator", public).stderr
     assert isinstance(command("--verify", files["html"], "--operator", "00" * 32).exception, MessageError)
     page = Path(files["html"])
     page.write_text(page.read_text().replace("<h1>Receipt for c4</h1>", "<h1>Receipt for c5</h1>"))

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from typer.testing import CliRunner
 
 from discretion import cli
 from discretion.accounting import Certificate, Pld, Reference
 from discretion.errors import BudgetError, LedgerError
+from discretion.ledger import Ledger
 from discretion.population import Floats
 from discretion.steps import Steps
 from discretion.verify import Finding, Verification, verify
@@ -80,6 +82,25 @@ def smaller(record: dict) -> None:
     record["spent"] = [0.5 * value for value in record["spent"]]
 
 
+def lower_curve(record: dict) -> None:
+    curve = record["spending"]
+    curve["epsilon"] = [[value / 10 for value in row] for row in curve["epsilon"]]
+
+
+def settings(run: Path, old: str, new: str) -> None:
+    text = (run / "config.toml").read_text()
+    assert old in text
+    (run / "config.toml").write_text(text.replace(old, new))
+
+
+def checkpoint(run: Path, number: int) -> None:
+    tensors = {
+        name: np.zeros(1) for name in ("model", "velocity", "step", "memory", "square", "mean", "scale")
+    }
+    tensors["round"] = np.array([number])
+    safetensors.numpy.save_file(tensors, run / "checkpoint.safetensors")
+
+
 TAMPERED: dict[str, tuple[Callable[[Path], None], str]] = {
     "less noise in the plan": (lambda run: change(run / "plan.json", less_noise), "plan"),
     "a smaller epsilon in the certificate": (
@@ -114,6 +135,63 @@ TAMPERED: dict[str, tuple[Callable[[Path], None], str]] = {
         "rounds on record",
     ),
     "another plan in the ledger": (lambda run: sql(run, "UPDATE run SET plan = 'other'"), "ledger"),
+    "prices of nothing": (lambda run: sql(run, f"UPDATE price SET rate = '{[0.0] * 3}'"), "plan on record"),
+    "noise in the ledger times 100": (
+        lambda run: sql(run, "UPDATE price SET multiplier = REPLACE(multiplier, '[', '[100')"),
+        "plan on record",
+    ),
+    "no releases": (lambda run: sql(run, "UPDATE phase SET releases = '0'"), "plan on record"),
+    "everybody refused": (lambda run: sql(run, f"UPDATE round SET refused = '{[*range(12)]}'"), "refusals"),
+    "rounds beyond the plan": (
+        lambda run: sql(run, "UPDATE round SET round = round + 10"),
+        "rounds, one by one",
+    ),
+    "rounds of no phase": (lambda run: sql(run, "UPDATE round SET phase = 7"), "rounds, one by one"),
+    "one client only in the run": (
+        lambda run: sql(run, "DELETE FROM member WHERE place > 0"),
+        "plan on record",
+    ),
+    "larger budgets in the ledger": (
+        lambda run: sql(run, "UPDATE client SET epsilon = 1000"),
+        "budgets on record",
+    ),
+    "a larger delta in the ledger": (
+        lambda run: sql(run, "UPDATE client SET delta = 0.1"),
+        "budgets on record",
+    ),
+    "no clients in the ledger": (lambda run: sql(run, "DELETE FROM client"), "budgets on record"),
+    "another rule in the ledger": (lambda run: sql(run, "UPDATE about SET rule = 'adaptive'"), "refusals"),
+    "a promise against the server": (
+        lambda run: change(
+            run / "certificate.json", lambda record: record["epsilon"].update(server=record["spent"])
+        ),
+        "certificate",
+    ),
+    "a lower curve in the certificate": (
+        lambda run: change(run / "certificate.json", lower_curve),
+        "certificate",
+    ),
+    "better noise in the certificate": (
+        lambda run: change(run / "certificate.json", lambda record: record.update(noise="deployment: best")),
+        "certificate",
+    ),
+    "another accountant in the certificate": (
+        lambda run: change(run / "certificate.json", lambda record: record.update(accountant="an oracle")),
+        "certificate",
+    ),
+    "other adversaries in the certificate": (
+        lambda run: change(
+            run / "certificate.json", lambda record: record["against"].update(server="nobody")
+        ),
+        "certificate",
+    ),
+    "a checkpoint of a later round": (lambda run: checkpoint(run, 5), "checkpoint"),
+    "a checkpoint that is none": (
+        lambda run: (run / "checkpoint.safetensors").write_bytes(b"nothing"),
+        "checkpoint",
+    ),
+    "other rounds in the settings": (lambda run: settings(run, "rounds = 4", "rounds = 3"), "settings"),
+    "another clip in the settings": (lambda run: settings(run, "clip = 0.5", "clip = 0.25"), "settings"),
     "no such run in the ledger": (lambda run: sql(run, "UPDATE run SET id = 'other'"), "ledger"),
     "no ledger": (lambda run: (run / "ledger.sqlite").unlink(), "ledger"),
     "costlier rounds in the ledger": (
@@ -151,6 +229,7 @@ def test_an_unfinished_run_is_counted_as_far_as_it_is(run: Path) -> None:
     (run / "history.jsonl").write_text("".join(lines[:2]))
     sql(run, "DELETE FROM round WHERE round > 3")
     sql(run, "UPDATE round SET state = 'reserved' WHERE round = 3")
+    checkpoint(run, 2)
     (run / "model.safetensors").unlink()
     found = verify(run, Forgiving())
     assert found.whole and found.kept
@@ -166,18 +245,54 @@ def test_runs_that_share_a_ledger_are_counted_together(tmp_path: Path) -> None:
     assert all(each.recorded < each.life <= each.budget for each in found.classes)
     with closing(sqlite3.connect(tmp_path / "shared.sqlite")) as db, db:
         db.execute("UPDATE client SET epsilon = 0.5 * epsilon")
-    assert failing(verify(tmp_path / "b", Forgiving())) == ["budgets, over all runs"]
+    assert failing(verify(tmp_path / "b", Forgiving())) == ["budgets on record", "budgets, over all runs"]
+
+
+def test_budgets_that_were_changed_by_entries_are_no_contradiction(run: Path) -> None:
+    with Ledger.existing(run / "ledger.sqlite") as ledger:
+        ledger.change_budget("c4", 1.5)
+        ledger.change_budget("c5", -2.0)
+    found = verify(run, Forgiving())
+    assert found.whole and found.kept
+    sql(run, "UPDATE round SET refused = '[5]', changes = 2 WHERE round = 4")  # as after the withdrawal
+    assert verify(run, Forgiving()).whole
+    sql(run, "UPDATE round SET refused = '[4]' WHERE round = 4")
+    assert failing(verify(run, Forgiving())) == ["refusals"]
 
 
 def test_many_kinds_of_clients_are_counted_by_the_most_used(
-    run: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    run = trained(tmp_path / "many", "population.clients=20", "population.budgets=uniform:4,16")
     monkeypatch.setattr("discretion.verify.MOST_KINDS", 1)
     some, every = Forgiving(), Forgiving()
     found = verify(run, some)
-    assert (found.counted, found.kinds) == (3, 3)  # the worst of each class always
-    verify(run, every, every=True)
-    assert every.clients >= some.clients > 0
+    assert found.kinds == 20 and len(found.classes) <= found.counted < found.kinds
+    assert verify(run, every, every=True).counted == 20 and every.clients > some.clients > 0
+    change(run / "certificate.json", reverse_order)  # who is counted, it does not decide
+    assert verify(run, Forgiving()).counted == found.counted
+    by_class = [each.planned for each in verify(run, Forgiving()).classes]
+    assert by_class == [each.planned for each in found.classes]
+
+
+def reverse_order(record: dict) -> None:
+    """Whoever uses most of its budget seems to use least."""
+    largest = max(record["spent"])
+    record["spent"] = [largest - 0.9 * value for value in record["spent"]]
+
+
+FIXED = ("plan.method=gdpfed", "plan.options.accounting=paper", "train.accept_no_privacy=true")
+
+
+def test_what_cannot_be_counted_is_not_said_to_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained(tmp_path / "fixed", *FIXED)
+    found = verify(run, Forgiving())
+    unknown = [each.what for each in found.budgets if each.holds is None]
+    assert "certificate, again" in unknown and found.whole and not found.kept
+    monkeypatch.setattr("discretion.verify.Reference", Forgiving)
+    shown = CliRunner().invoke(cli.app, ["verify", str(run)])
+    row = next(line for line in shown.stdout.splitlines() if "certificate, again" in line)
+    assert "unknown" in row and "yes" not in row
 
 
 def test_the_command_says_so_and_ends_with_a_code(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,3 +322,6 @@ def test_findings_are_of_the_client_that_is_furthest_beyond() -> None:
     assert _bounded("x", again, limit, "fine", "abc") == Finding("x", False, "client b: 3, not 1")
     assert _bounded("x", limit, limit, "fine", "abc").holds
     assert _bounded("x", again * np.inf, limit * np.inf, "fine", "abc").holds
+    small = np.array([0.001])
+    assert not _bounded("x", 3 * small, small, "fine", "a").holds
+    assert _bounded("x", 1.02 * small, small, "fine", "a").holds

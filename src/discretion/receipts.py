@@ -11,13 +11,15 @@ import re
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from pydantic import field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from discretion.accounting import Pld
 from discretion.accounts import Accounts
@@ -91,6 +93,23 @@ class Receipt(Record):
     not_promised: list[Limit]
     digests: Digests
 
+    @field_validator("made")
+    @classmethod
+    def _moment(cls, text: str) -> str:
+        try:
+            known = datetime.fromisoformat(text).utcoffset() == timedelta(0)
+        except ValueError:
+            known = False
+        if not known:
+            raise PydanticCustomError("made", "expected a time in UTC, such as 2026-03-01T09:00:00+00:00")
+        return text
+
+    @model_validator(mode="after")
+    def _one_each(self) -> "Receipt":
+        if len(self.rounds) != len(self.spending):
+            raise PydanticCustomError("spending", "expected one entry for each of the rounds")
+        return self
+
 
 class Signed(Record):
     receipt: Receipt
@@ -118,7 +137,8 @@ def issue(path: Path, client: str, key: Ed25519PrivateKey) -> Signed:
         than what is spent: rounds that are reserved count. Nothing in it tells in which rounds the client
         took part, or names another client.
     """
-    receipt = _receipt(read_run(path), client)
+    run = read_run(path)
+    receipt = _receipt(run, client, _account(run, client))
     return Signed(
         receipt=receipt, key=public_bytes(key).hex(), signature=key.sign(CONTEXT + canonical(receipt)).hex()
     )
@@ -131,14 +151,8 @@ def canonical(receipt: Receipt) -> bytes:
     return text.encode("ascii")
 
 
-def _receipt(run: Run, client: str) -> Receipt:
-    names = run.population.client
-    if client not in names:
-        raise InputError(f"there is no client {client!r} in {run.folder}.{nearest(client, names)}")
-    if run.broken:
-        raise PlanError(f"{run.folder}: {run.broken}, so there is nothing to vouch for")
-    at, certificate = names.index(client), run.certificate
-    account = _account(run, client, float(run.population.delta[at]))
+def _receipt(run: Run, client: str, account: Account) -> Receipt:
+    at, certificate = run.population.client.index(client), run.certificate
     (part,) = group([run])
     shown = _points(len(account.after))
     folder = RunFolder(run.folder)
@@ -187,7 +201,13 @@ ADAPTIVE = (
 )
 
 
-def _account(run: Run, client: str, delta: float) -> Account:
+def _account(run: Run, client: str) -> Account:
+    names = run.population.client
+    if client not in names:
+        raise InputError(f"there is no client {client!r} in {run.folder}.{nearest(client, names)}")
+    if run.broken:
+        raise PlanError(f"{run.folder}: {run.broken}, so there is nothing to vouch for")
+    delta = float(run.population.delta[names.index(client)])
     member = "SELECT run, round, refused, place FROM round JOIN member USING (run) WHERE client = ?"
     path = RunFolder(run.folder).ledger(run.config)
     if run.ledger is None:
@@ -196,7 +216,10 @@ def _account(run: Run, client: str, delta: float) -> Account:
         accounts = Accounts(lambda query, values: db.execute(query, values).fetchall(), {client: 0})
         rounds = db.execute(f"{member} ORDER BY number", [client]).fetchall()
         (rule,) = db.execute("SELECT rule FROM about").fetchone()
-        (first,) = db.execute("SELECT epsilon FROM client WHERE name = ?", [client]).fetchone()
+        budget = db.execute("SELECT epsilon FROM client WHERE name = ?", [client]).fetchone()
+        if budget is None:
+            raise LedgerError(f"client {client} is not in the ledger {path}: restore a copy of it")
+        (first,) = budget
         (more,) = db.execute("SELECT TOTAL(epsilon) FROM change WHERE client = ?", [client]).fetchone()
         others = {name for name, *_ in rounds} - {run.about.id}
         known = accounts.about(run.about.id) is not None
@@ -231,13 +254,40 @@ def to_json(signed: Signed) -> str:
 
 
 def read(path: Path) -> Signed:
-    """From the JSON file, or from the page, which holds it."""
+    """From the JSON file, or from the page, which holds it.
+
+    Guarantees:
+        The file is, in every character, what the record in it is written as: a page shows nothing else than
+        it holds, and no reader of the JSON finds other values in it.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise InputError(f"cannot read {path}: {problem}") from None
-    held = re.search(r'<script type="application/json" id="receipt">(.*?)</script>', text, re.S)
-    return parse(held[1] if held else text, Signed, "receipt")
+    page = text.lstrip().startswith("<")
+    held = (
+        re.search(r'<script type="application/json" id="receipt">(.*?)</script>', text, re.S)
+        if page
+        else None
+    )
+    signed = parse(held[1] if held else text, Signed, "receipt")
+    if text != _written(signed, page):
+        kind = "page" if page else "file"
+        raise MessageError(
+            f"the {kind} {path} holds a receipt, but is not what this version of Discretion makes of it: it "
+            "was changed, or made by another version. Get the JSON file anew, or use that version."
+        )
+    return signed
+
+
+def _written(signed: Signed, page: bool) -> str | None:
+    """As a file; None where it says what cannot be."""
+    from discretion.report.receipt import render  # which writes down what is here
+
+    try:
+        return render(signed) if page else to_json(signed)
+    except (ValueError, ArithmeticError, LookupError):
+        return None
 
 
 def check(signed: Signed, operator: str = "") -> None:
@@ -258,13 +308,25 @@ def check(signed: Signed, operator: str = "") -> None:
 
 
 def differences(signed: Signed, path: Path) -> list[str]:
-    """What the run folder says otherwise by now; more rounds, and what they cost, are no difference."""
-    then, now = signed.receipt, _receipt(read_run(path), signed.receipt.client)
+    """What the run folder says otherwise by now; more rounds, and what they cost, are no difference.
+
+    Guarantees:
+        What is on record stays there: fewer rounds, another cost of one, less spent in all, fewer runs and
+        refusals that are gone are differences.
+    """
+    run, then = read_run(path), signed.receipt
+    account = _account(run, then.client)
+    now, after = _receipt(run, then.client, account), account.after
     odd = [name for name in LASTING if getattr(then, name) != getattr(now, name)]
-    cost = dict(zip(now.rounds, now.spending, strict=True))
     same = all(
-        math.isclose(cost.get(number, value), value, rel_tol=1e-9)
+        0 < number <= len(after) and math.isclose(after[number - 1], value, rel_tol=1e-9)
         for number, value in zip(then.rounds, then.spending, strict=True)
     )
-    fewer = max(then.rounds, default=0) > max(now.rounds, default=0)
-    return odd + ([] if same and not fewer else ["spending"])
+    erased = {
+        "spending": not same,
+        "life": now.life < then.life * (1 - 1e-9),
+        "other_runs": now.other_runs < then.other_runs,
+        "refused": not set(then.refused) <= set(now.refused),
+        "finished": then.finished and not now.finished,
+    }
+    return odd + [name for name, holds in erased.items() if holds]

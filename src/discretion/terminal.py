@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,12 +32,21 @@ out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
 MOST_CLIENTS = 20  # that get a row each
+UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, format (bidirectional too), surrogates, separators
 FEW_CLASSES = 4  # get a column each
 
 
 def say(message: str) -> None:
     """For people, beside the output proper."""
-    err.print(message, markup=False, soft_wrap=True)
+    err.print(printable(message), markup=False, soft_wrap=True)
+
+
+def printable(message: str) -> str:
+    """Whatever a name may hold: what moves a cursor, or turns text around, is shown as its code."""
+    return "".join(
+        sign if sign in "\n\t" or unicodedata.category(sign) not in UNSEEN else ascii(sign)[1:-1]
+        for sign in message
+    )
 
 
 def print_json(record: dict[str, Any]) -> None:
@@ -289,7 +299,7 @@ def fail(message: str, as_json: bool) -> None:
         sys.stderr.write(json.dumps({"error": message}) + "\n")
     else:
         err.print("[bold red]discretion:[/] ", end="")
-        err.print(message, markup=False, soft_wrap=True)
+        say(message)
 
 
 def data_table(entries: Sequence[Entry]) -> Table:

@@ -1,39 +1,35 @@
 """Whether a run is what it says: each epsilon counted again by others' code, each record against the rest."""
 
+import json
+import math
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 
-from discretion.accounting import Accountant, Reference
-from discretion.accounting.certify import share_of
+from discretion.accounting import Accountant, Certificate, Reference, certify
+from discretion.accounting.certify import share_of, worst_of
 from discretion.accounts import Accounts
 from discretion.errors import LedgerError, PlanError
 from discretion.kinds import distinct
+from discretion.methods import find
 from discretion.plan import ADVERSARIES
 from discretion.population import Floats, Ints
+from discretion.reconcile import DAMAGED, Finding, all_hold, finding, reconcile
 from discretion.report.reading import Run, opened, read_run
-from discretion.runs import RunFolder, load_data, set_up
+from discretion.runs import RunFolder, load_data, read_checkpoint, set_up
 from discretion.steps import Steps
 
 MOST_KINDS = 100  # of clients with a cost of their own that are counted again, unless all are asked for
-# what a certificate repeats of its plan
-SHARED = (
-    *("method", "unit", "adjacency", "noise_at", "promise", "colluding", "dropout", "rounds", "reads"),
-    "accounting",
-)
 RELATIVE, ABSOLUTE = 5e-3, 2e-3  # how far two upper bounds, on grids of their own, may be apart
-
-
-@dataclass(frozen=True)
-class Finding:
-    what: str
-    holds: bool
-    said: str  # what was found, in words
+MOST = 0.02  # of a small epsilon, that they may be apart
+LOOSE = "a fixed number is drawn, for which the second accountant has no tight bound: not compared"
+REPEATED = 1e-6  # how far what one accountant says twice, on two machines, may be apart
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,10 @@ class Verification:
     Guarantees:
         Budgets are kept only if the second accountant says so, of the plan, and of all that is on record in
         the ledger, by more than the precision of two upper bounds for no client that was counted.
-        Records hold only if plan, population, certificate, ledger and history fit each other.
+        Records hold only if plan, population, settings, ledger, history and checkpoint fit each other, every
+        row of the ledger is what the plan makes of it (`reconcile`), and every entry of the certificate is
+        what the first accountant says of the plan now.
+        Neither is said to hold where something could not be compared: then it is None.
     """
 
     run: str
@@ -68,12 +67,12 @@ class Verification:
     budgets: tuple[Finding, ...]
 
     @property
-    def whole(self) -> bool:
-        return all(found.holds for found in self.records)
+    def whole(self) -> bool | None:
+        return all_hold(self.records)
 
     @property
-    def kept(self) -> bool:
-        return all(found.holds for found in self.budgets)
+    def kept(self) -> bool | None:
+        return all_hold(self.budgets)
 
 
 def verify(
@@ -81,23 +80,34 @@ def verify(
 ) -> Verification:
     """Count again and compare; writes nothing.
 
-    Where clients are of more than `MOST_KINDS` kinds, those are counted that use most of their budgets, or
-    `every` one. With `data` the data set is loaded, to see that it is the one the run was made from.
+    Where clients are of more than `MOST_KINDS` kinds, those are counted that use most of their budgets, by
+    what the first accountant says now, or `every` one. With `data` the data set is loaded, to see that it is
+    the one the run was made from.
     """
     run, second = read_run(path), second or Reference()
-    records = [*_of_files(run), *_of_history(run)]
+    fresh = certify(run.plan, run.population)
+    records = [*_of_files(run, fresh), *_of_history(run)]
     if data:
         records.append(_of_data(run))
     steps = run.plan.steps()
     own = life = Steps.none(len(run.population))
-    with _ledger(run) as accounts:
-        records += _of_ledger(run, accounts)
-        try:
-            if accounts:
+    now = run.population.epsilon
+    if run.ledger is None:
+        done = run.history.done
+        records.append(_of_checkpoint(run, 0, 0))
+        records.append(
+            finding("ledger", done == 0, "nothing is on record yet", f"none, but {done} rounds are done")
+        )
+    else:
+        with closing(opened(RunFolder(run.folder).ledger(run.config))) as db:
+            accounts = _accounts(db, run)
+            records += _of_ledger(run, accounts, db)
+            try:
                 own, life = accounts.steps(only=run.about.id), accounts.steps()
-        except (LedgerError, PlanError, sqlite3.Error, ValueError, TypeError, LookupError) as problem:
-            records.append(Finding("ledger, read", False, f"it is damaged: {problem}"))
-    chosen, kinds = _chosen(run, [steps, own, life], every)
+                now = _changed(db, run)
+            except (LedgerError, PlanError, *DAMAGED) as problem:
+                records.append(Finding("ledger, read", False, f"it is damaged: {problem}"))
+    chosen, kinds = _chosen(run, fresh, [steps, own, life], every)
     delta = run.population.delta[chosen]
     planned = second.epsilon(steps.of(chosen), delta)
     recorded = planned if _same(steps, own) else second.epsilon(own.of(chosen), delta)
@@ -109,27 +119,47 @@ def verify(
         kinds=kinds,
         classes=_by_class(run, chosen, planned, recorded, whole),
         records=tuple(records),
-        budgets=tuple(_of_budgets(run, chosen, planned, recorded, whole, second)),
+        budgets=tuple(_of_budgets(run, fresh, now, chosen, planned, recorded, whole, second)),
     )
 
 
-def _of_files(run: Run) -> Iterator[Finding]:
+def _of_files(run: Run, fresh: Certificate) -> Iterator[Finding]:
     plan, certificate, population = run.plan, run.certificate, run.population
-    yield _finding("plan", certificate.plan == plan.digest(), "the certificate is of this plan", run.broken)
+    yield finding("plan", certificate.plan == plan.digest(), "the certificate is of this plan", run.broken)
     fits = certificate.population == population.digest()
-    yield _finding("population", fits, "the certificate is of these clients and budgets", run.broken)
-    odd = [name for name in SHARED if getattr(certificate, name) != getattr(plan, name)]
-    same = np.array_equal(certificate.budget, population.epsilon)
-    odd += [] if same and np.array_equal(certificate.delta, population.delta) else ["budgets"]
-    said = "the certificate says of the plan what the plan says"
-    yield _finding("certificate", not odd, said, f"it says something else of {', '.join(odd)}")
-    how = run.config.plan.method == plan.method and run.config.train.randomness == plan.randomness
-    other = f"they say {run.config.plan.method}, the plan {plan.method}"
-    yield _finding("settings", how, "method and randomness of config.toml are those of the plan", other)
+    yield finding("population", fits, "the certificate is of these clients and budgets", run.broken)
+    odd = _other(json.loads(RunFolder(run.folder).certificate.read_bytes()), json.loads(fresh.to_json()))
+    said = "every entry is what the first accountant says of the plan now"
+    yield finding("certificate", not odd, said, f"not what the first accountant says now: {', '.join(odd)}")
+    odd = _other_settings(run)
+    said = "method, its parameters and randomness of config.toml are those of the plan"
+    yield finding("settings", not odd, said, f"config.toml and plan differ in {', '.join(odd)}")
 
 
-def _finding(what: str, holds: bool, said: str, otherwise: str) -> Finding:
-    return Finding(what, holds, said if holds else otherwise)
+def _other(said: dict[str, Any], again: dict[str, Any]) -> list[str]:
+    """The entries of two records that differ, by more than rounding."""
+    return [name for name in {**again, **said} if not _alike(said.get(name), again.get(name))]
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if one == other:  # most are, and this is quick for long columns
+        return True
+    if isinstance(one, dict) and isinstance(other, dict):
+        return not _other(one, other)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    return isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, rel_tol=REPEATED)
+
+
+def _other_settings(run: Run) -> list[str]:
+    plan, wanted = run.plan, run.config.plan
+    taken = find(plan.method).parameters
+    shared = {"rounds": wanted.rounds, "rate": wanted.rate, "clip": wanted.clip}
+    asked = {**{name: value for name, value in shared.items() if name in taken}, **wanted.options}
+    odd = [] if wanted.method == plan.method else ["method"]
+    odd += [name for name, value in asked.items() if plan.parameters.get(name) != value]
+    odd += [] if wanted.integers == (plan.grid is not None) else ["integers"]
+    return odd + ([] if run.config.train.randomness == plan.randomness else ["randomness"])
 
 
 def _of_history(run: Run) -> Iterator[Finding]:
@@ -138,7 +168,7 @@ def _of_history(run: Run) -> Iterator[Finding]:
     fits = in_order and (done == rounds if run.finished else done <= rounds)
     state = "finished" if run.finished else "unfinished"
     said = f"{state}, with {done} of {rounds} rounds"
-    yield _finding("history", fits, said, f"{said}, not each of them once")
+    yield finding("history", fits, said, f"{said}, not each of them once")
 
 
 def _of_data(run: Run) -> Finding:
@@ -146,33 +176,24 @@ def _of_data(run: Run) -> Finding:
     key = folder.key.read_bytes() if folder.key.exists() else b""
     name = set_up(run.config, load_data(run.config), run.population, key).name
     said = "settings, clients, records and first model are those that the run was made from"
-    return _finding("data", name == run.about.id, said, "the run was made from others than are there now")
+    return finding("data", name == run.about.id, said, "the run was made from others than are there now")
 
 
-@contextmanager
-def _ledger(run: Run) -> Iterator[Accounts | None]:
-    """All that is on record, as of one moment; nothing where there is no ledger."""
-    path = RunFolder(run.folder).ledger(run.config)
-    if run.ledger is None:
-        yield None
-        return
-    with closing(opened(path)) as db:
+def _accounts(db: sqlite3.Connection, run: Run) -> Accounts:
+    def read(query: str, values: Sequence[object]) -> list[Any]:
+        return db.execute(query, values).fetchall()
 
-        def read(query: str, values: Sequence[object]) -> list[Any]:
-            return db.execute(query, values).fetchall()
-
-        place = {name: i for i, name in enumerate(run.population.client)}
-        yield Accounts(read, place)
+    return Accounts(read, {name: i for i, name in enumerate(run.population.client)})
 
 
-def _of_ledger(run: Run, accounts: Accounts | None) -> Iterator[Finding]:
+def _of_ledger(run: Run, accounts: Accounts, db: sqlite3.Connection) -> Iterator[Finding]:
+    assert run.ledger is not None
     done, rounds = run.history.done, run.plan.rounds
-    if accounts is None or run.ledger is None:
-        yield _finding("ledger", done == 0, "nothing is on record yet", f"none, but {done} rounds are done")
-        return
+    reserved, committed = run.ledger.reserved, run.ledger.committed
+    yield _of_checkpoint(run, committed, reserved)
     known = accounts.about(run.about.id)
     if known is None:
-        yield _finding("ledger", done == 0, "not admitted yet", f"no such run, but {done} rounds are done")
+        yield finding("ledger", done == 0, "not admitted yet", f"no such run, but {done} rounds are done")
         return
     odd = [
         name
@@ -184,23 +205,34 @@ def _of_ledger(run: Run, accounts: Accounts | None) -> Iterator[Finding]:
         )
         if known[name] != mine
     ]
-    yield _finding("ledger", not odd, "it has this plan", f"it has another {', '.join(odd)} of this run")
-    reserved, committed = run.ledger.reserved, run.ledger.committed
+    yield finding("ledger", not odd, "it has this plan", f"it has another {', '.join(odd)} of this run")
     fits = committed <= done <= reserved <= done + 1 and (not run.finished or committed == rounds)
     said = f"{committed} rounds released, {reserved - committed} reserved; history has {done}"
-    yield _finding("rounds on record", fits, said, f"{said}: they do not fit")
+    yield finding("rounds on record", fits, said, f"{said}: they do not fit")
+    yield from reconcile(db, run)
 
 
-def _chosen(run: Run, costs: Sequence[Steps], every: bool) -> tuple[Ints, int]:
+def _of_checkpoint(run: Run, committed: int, reserved: int) -> Finding:
+    try:
+        state = read_checkpoint(RunFolder(run.folder))
+    except (OSError, SafetensorError, *DAMAGED) as problem:
+        return Finding("checkpoint", False, f"it is damaged: {problem}")
+    if state is None:
+        return Finding("checkpoint", True, "there is none")
+    said = f"it is of round {state.round}; {reserved} are on record, {committed} released"
+    return finding("checkpoint", committed <= state.round <= reserved, said, f"{said}: they do not fit")
+
+
+def _chosen(run: Run, fresh: Certificate, costs: Sequence[Steps], every: bool) -> tuple[Ints, int]:
     """A client of each kind, and how many kinds there are; kinds differ in cost, delta or budget."""
     rows = [column for s in costs for column in (*s.rate, *s.multiplier, *s.count.astype(np.float64))]
-    rows += [run.population.delta, run.population.epsilon, *run.certificate.epsilon.values()]
+    rows += [run.population.delta, run.population.epsilon, *fresh.epsilon.values()]
     found, member = distinct(np.stack(rows))
     first = np.unique(member, return_index=True)[1]
     if every or len(first) <= MOST_KINDS:
         return first, found.shape[1]
-    worst = first[np.argsort(-run.certificate.share[first], kind="stable")[:MOST_KINDS]]
-    return np.union1d(worst, run.worst), found.shape[1]
+    worst = first[np.argsort(-fresh.share[first], kind="stable")[:MOST_KINDS]]
+    return np.union1d(worst, worst_of(run.classes[1], fresh.share)), found.shape[1]
 
 
 def _same(one: Steps, other: Steps) -> bool:
@@ -223,53 +255,64 @@ def _by_class(run: Run, chosen: Ints, planned: Floats, recorded: Floats, life: F
 
 
 def _of_budgets(
-    run: Run, chosen: Ints, planned: Floats, recorded: Floats, life: Floats, second: Accountant
+    run: Run,
+    fresh: Certificate,
+    now: Floats,
+    chosen: Ints,
+    planned: Floats,
+    recorded: Floats,
+    life: Floats,
+    second: Accountant,
 ) -> Iterator[Finding]:
     certificate, names = run.certificate, [run.population.client[i] for i in chosen]
     budget, certified = run.population.epsilon[chosen], certificate.spent[chosen]
-    if run.plan.sampling == "fixed_size":
-        said = "a fixed number is drawn, for which the second accountant has no tight bound: not compared"
-        yield Finding("certificate, again", True, said)
-        planned = certified
-    else:
+    tight = run.plan.sampling != "fixed_size"
+    if tight:
         said = "the second accountant says the same as the certificate, or less"
         yield _bounded("certificate, again", planned, certified, said, names)
         for who in ADVERSARIES:
-            claimed = certificate.epsilon[who][chosen]
-            if np.isfinite(claimed).any() and not np.array_equal(claimed, certified):
-                seen = second.epsilon(run.plan.steps(against=who).of(chosen), run.population.delta[chosen])
+            claimed, steps = certificate.epsilon[who][chosen], run.plan.steps(against=who)
+            if np.isfinite(claimed).any():
+                same = _same(steps, run.plan.steps())
+                seen = planned if same else second.epsilon(steps.of(chosen), run.population.delta[chosen])
                 yield _bounded(f"against {who}", seen, claimed, f"the same against {who}, or less", names)
-    if certificate.promises_nothing:
+    else:
+        yield Finding("certificate, again", None, LOOSE)
+        planned = fresh.spent[chosen]
+    over = fresh.overspent
+    if fresh.promises_nothing:
         yield Finding("budgets, by the plan", False, "epsilon is infinite: nobody is protected")
-    elif len(certificate.overspent):
-        first = int(certificate.overspent[0])
-        said = f"client {certificate.clients[first]}: {certificate.spent[first]:.6g} by the certificate"
-        yield Finding("budgets, by the plan", False, f"{said}, not {certificate.budget[first]:.6g}")
+    elif len(over):
+        said = f"client {fresh.clients[over[0]]}: {fresh.spent[over[0]]:.6g} by the first accountant"
+        yield Finding("budgets, by the plan", False, f"{said}, not {fresh.budget[over[0]]:.6g}")
     else:
         yield _bounded("budgets, by the plan", planned, budget, "no client’s budget is passed", names)
     said = "what is on record costs no more than the certificate says"
-    yield _bounded("budgets, by the ledger", recorded, certified, said, names)
+    found = [_bounded("budgets, by the ledger", recorded, certified, said, names)]
     if run.ledger and run.ledger.other_runs:
         said = f"with {run.ledger.other_runs} more runs on the ledger, no client’s budget is passed"
-        yield _bounded("budgets, over all runs", life, _changed(run)[chosen], said, names)
+        found.append(_bounded("budgets, over all runs", life, now[chosen], said, names))
+    for each in found:
+        yield each if tight or each.holds else Finding(each.what, None, LOOSE)
 
 
 def _bounded(what: str, again: Floats, limit: Floats, said: str, names: Sequence[str]) -> Finding:
     """Whether one bound is no more than another for any of the clients, but for their precision."""
-    over = np.flatnonzero(~((again <= limit * (1 + RELATIVE) + ABSOLUTE) | np.isinf(limit)))
+    apart = limit * RELATIVE + np.minimum(ABSOLUTE, MOST * limit)
+    over = np.flatnonzero(~((again <= limit + apart) | np.isinf(limit)))
     if not len(over):
         return Finding(what, True, said)
-    worst = over[int(np.argmax(again[over] / limit[over]))]
+    with np.errstate(divide="ignore"):
+        worst = over[int(np.argmax(again[over] / limit[over]))]
     return Finding(what, False, f"client {names[worst]}: {again[worst]:.6g}, not {limit[worst]:.6g}")
 
 
-def _changed(run: Run) -> Floats:
-    """(N,) budgets with top-ups and withdrawals."""
-    path = RunFolder(run.folder).ledger(run.config)
-    with closing(opened(path)) as db:
-        first = dict(db.execute("SELECT name, epsilon FROM client").fetchall())
-        more = dict(db.execute("SELECT client, SUM(MAX(epsilon, 0)) FROM change GROUP BY client").fetchall())
-    return np.array([first[name] + more.get(name, 0.0) for name in run.population.client])
+def _changed(db: sqlite3.Connection, run: Run) -> Floats:
+    """(N,) budgets with top-ups; who is not on record, which is a finding, has its own."""
+    first = dict(db.execute("SELECT name, epsilon FROM client").fetchall())
+    more = dict(db.execute("SELECT client, SUM(MAX(epsilon, 0)) FROM change GROUP BY client").fetchall())
+    own = zip(run.population.client, run.population.epsilon.tolist(), strict=True)
+    return np.array([first.get(name, epsilon) + more.get(name, 0.0) for name, epsilon in own])
 
 
 def to_record(found: Verification) -> dict[str, Any]:

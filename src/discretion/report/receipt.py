@@ -42,7 +42,9 @@ def _heading(receipt: Receipt) -> str:
         marks.append(badge("plain", "simulation"))
     if not receipt.finished:
         marks.append(badge("warn", f"{len(receipt.rounds)} of {receipt.planned_rounds} rounds so far"))
-    share = receipt.life / receipt.epsilon if math.isfinite(receipt.epsilon) else 0.0
+    share = 0.0
+    if receipt.life > 0 and math.isfinite(receipt.epsilon):  # of what was withdrawn, any cost is too much
+        share = receipt.life / receipt.epsilon if receipt.epsilon > 0 else math.inf
     lead = (
         f"Of its budget of epsilon {allowed}, client {receipt.client} has spent {used}"
         if math.isfinite(receipt.epsilon)
@@ -87,7 +89,7 @@ def _spending(receipt: Receipt) -> str:
         said = "Nothing yet." if not receipt.rounds else "Epsilon is infinite: this run protects nobody."
         return section("spending", heading, said)
     finite = math.isfinite(receipt.epsilon)
-    top = max(receipt.spending[-1], receipt.epsilon if finite else 0.0)
+    top = max(receipt.spending[-1], receipt.epsilon if finite else 0.0) or 1.0
     before = [0.0, *receipt.spending]
     shown = [
         f"{numbers.spent(value)} (+{numbers.plain(value - last)})"
