@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 
 from discretion.config import read
 from discretion.ledger import Ledger
+from discretion.phase import Phase
+from discretion.plan import Plan
 from discretion.runs import RunFolder, alone, execute, load_data, prepare
 from discretion.watch import record
 from discretion.watch.following import Follow, Seen, is_locked
 from discretion.watch.page import View, page, view_of
 from discretion.watch.server import Watch
-from discretion.watch.summary import classes, record_of
+from discretion.watch.summary import classes, expected, record_of
 from discretion.watch.tail import Tail
 from discretion.watch.wording import duration, pace
+from run_folders import keep_secret
 from stepping import Stepping
 
 ROUNDS = 8  # of small_config
@@ -260,6 +263,57 @@ def test_what_clients_elsewhere_answer_is_counted(copy: Path) -> None:
     assert [row.declined for row in classes(seen)] == [int(k == mine) for k in range(3)]
     said = view_of(seen).parts["missing"]
     assert "over &lt;b&gt;budget&lt;/b&gt;" in said and "1 of 28 orders were not answered" in said
+
+
+def test_what_tells_of_secret_coins_is_not_shown(copy: Path) -> None:
+    """Neither who was asked in which round, nor how many were, whatever run.json calls the run."""
+    keep_secret(copy)
+    lines = [
+        {"round": 1, "asked": 7, "answered": 5, "refused": {"c1": "asked 3 times in 2 rounds"}, "lost": 1},
+        {"round": 3, "asked": 7, "answered": 6, "refused": {"c2": "asked 41 times in 5 rounds"}, "lost": 0},
+    ]
+    (copy / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    seen = Follow(copy).look()
+    assert seen.run and not seen.run.simulated and seen.run.secret
+    found, view = record_of(seen), view_of(seen)
+    expected = ROUNDS * seen.run.plan.cohort
+    assert found["answers"] == {"expected": pytest.approx(expected), "lost": 1}
+    assert found["refused"] == {"asked … times in … rounds": 2} and "refused_by" not in found
+    assert all(row["declined"] is None for row in found["classes"])
+    said = view.parts["missing"]
+    assert "orders were answered" not in said and "Since round" not in said and "c1" not in said
+    assert f"1 order, where the plan expects {expected:.4g} so far, was not answered" in said
+    assert "asked … times in … rounds" in said and "simulation" not in view.parts["marks"]
+
+
+def test_expected_orders_are_those_of_the_phases_so_far() -> None:
+    everyone = np.ones(4)
+    phases = [Phase.one_pool(2, rate * everyone, everyone, noise=1.0) for rate in (0.5, 0.25)]
+    plan = Plan("idp_fedavg", ("a", "b", "c", "d"), tuple(phases))
+    assert [expected(plan, done) for done in range(5)] == [0, 2, 4, 5, 6]
+
+
+def test_the_pace_is_not_told_where_it_tells_who_took_part(copy: Path) -> None:
+    """By a clock that is moved by hand."""
+    RunFolder(copy).model.unlink()
+    lines = RunFolder(copy).history.read_text().splitlines(keepends=True)
+
+    def paces() -> tuple[float | None, float | None]:
+        now = [0.0]
+        follow = Follow(copy, clock=lambda: now[0])
+        with alone(RunFolder(copy)):
+            for done in (1, 3):
+                RunFolder(copy).history.write_text("".join(lines[:done]))
+                now[0] += 4.0
+                seen = follow.look()
+        view, found = view_of(seen), record_of(seen)
+        told = view.parts["numbers"] + view.parts["lead"]
+        assert seen.status == "running" and ("seconds" in told) == (seen.pace is not None)
+        return found["seconds_a_round"], found["seconds_left"]
+
+    assert paces() == (2.0, 10.0)
+    keep_secret(copy)
+    assert paces() == (None, None)
 
 
 # nobody is disturbed

@@ -373,7 +373,7 @@ def _execute(
     transport: Transport | None,
 ) -> None:
     state = read_checkpoint(folder) or State.start(start_of(config, task.clients))
-    _drop_later_history(folder, state.round)
+    _drop_later(folder, state.round)
     elsewhere = far_clients(config, plan, task, transport)
     if elsewhere:
         _end_before(config, ledger, task, transport)
@@ -502,16 +502,32 @@ def read_checkpoint(folder: RunFolder) -> State | None:
     return State(round=done, scale=scale, **tensors)
 
 
-def _drop_later_history(folder: RunFolder, rounds: int) -> None:
-    """Keep the lines of rounds that the model has; a half-written last line goes, too."""
+def _drop_later(folder: RunFolder, rounds: int) -> None:
+    """Keep the lines of rounds that the model has; half-written lines go, too."""
     if folder.history.exists():
         lines = folder.history.read_text(encoding="utf-8").splitlines(keepends=True)
         write_safely(folder.history, "".join(lines[:rounds]).encode())
+    if folder.answers.exists():
+        lines = folder.answers.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+        kept = (line for line in lines if line.endswith("\n") and 0 <= _round_of(line) <= rounds)
+        write_safely(folder.answers, "".join(kept).encode())
+
+
+def _round_of(line: str) -> int:
+    """Of a line of answers; -1 where it cannot be read, as after a crash in the middle of it."""
+    try:
+        return int(json.loads(line)["round"])
+    except (KeyError, TypeError, ValueError):
+        return -1
 
 
 def read_history(folder: RunFolder) -> list[dict[str, Any]]:
-    """The rounds on record; a line that is being written is left out."""
-    if not folder.history.exists():
+    return read_lines(folder.history)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """What is on record, a line for each; a line that is being written is left out."""
+    if not path.exists():
         return []
-    lines = folder.history.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith("\n")]

@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
 import sqlite3
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,8 +22,10 @@ from discretion.config import Config
 from discretion.errors import InputError
 from discretion.plan import Plan
 from discretion.population import Floats, Ints, Population
-from discretion.runs import RunFolder, read_history
+from discretion.runs import RunFolder, read_history, read_lines
 from discretion.treatment import Treatment, treatment
+
+NUMBER = re.compile(r"\d[\d.,]*(?<![.,])")
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,22 @@ class Run:
 
     @property
     def simulated(self) -> bool:
-        """Whether coins and noise come from a seed."""
-        return self.about.randomness.startswith("simulation")
+        """Whether coins and noise come from a seed: by the plan, whose digest is certified."""
+        return self.plan.randomness == "seeded"
+
+    @property
+    def secret(self) -> bool:
+        """Whether it must not be told who took part in which round, nor what tells of it, such as time."""
+        return not (self.simulated or self.treatment.public)
+
+    def why_refused(self, reasons: Iterable[str]) -> list[tuple[str, int]]:
+        """How many clients' guards gave each reason, the most frequent first.
+
+        Guarantees:
+            Where coins are secret no number in a reason is told: it may be that of a round.
+        """
+        told = (NUMBER.sub("…", reason) if self.secret else reason for reason in reasons)
+        return sorted(Counter(told).items(), key=lambda item: (-item[1], item[0]))
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -196,15 +214,12 @@ def _history(folder: RunFolder) -> History:
 
 
 def _refusals(folder: RunFolder) -> dict[str, tuple[int, str]]:
-    if not folder.answers.exists():
-        return {}
     found: dict[str, tuple[int, str]] = {}
     try:
-        for line in _text(folder.answers).splitlines():
-            heard = json.loads(line)
+        for heard in read_lines(folder.answers):
             for client, reason in heard["refused"].items():
                 found.setdefault(str(client), (int(heard["round"]), str(reason)))
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as problem:
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as problem:
         raise InputError(f"{folder.answers} cannot be read: {problem!r}") from None
     return found
 

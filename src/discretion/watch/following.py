@@ -48,7 +48,7 @@ class Seen:
     loss: tuple[float, ...] = ()  # infinite where training diverged
     record: OnRecord | None = None
     answers: Answers = Answers()
-    pace: float | None = None  # seconds a round; None where that is not known
+    pace: float | None = None  # seconds a round; None where that is not known, or tells who took part
     left: float | None = None  # seconds until the last round
 
     @property
@@ -107,7 +107,7 @@ class Follow:
     def _seen(self, run: Run) -> Seen:
         finished, alive = self._folder.model.exists(), self._alive()
         self._read_ledger(run, finished and alive)
-        pace, left = self._pace(run.plan.rounds, alive and not finished)
+        pace, left = self._pace(run.plan.rounds, alive and not finished and not run.secret)
         rounds = sorted(self._evaluated)
         status: Status = "running" if alive else "stopped" if self._begun() else "ready"
         return Seen(

@@ -70,7 +70,7 @@ def _table(rows: Sequence[Class]) -> Table:
             f"[bold red]{spent}[/]" if over else spent,
             "no limit" if math.isinf(row.left) else f"{math.floor(row.left * 1e4) / 1e4:.4f}",
             share,
-            *([f"{row.refusing + row.declined}"] if refused else []),
+            *([f"{row.refusing + (row.declined or 0)}"] if refused else []),
         )
     return table
 
