@@ -506,8 +506,28 @@ def test_who_refused_is_told_only_where_that_tells_no_coin(tmp_path: Path) -> No
     assert "c4 in real from round 3: not asked in round 3 by the plan" in page_of([folder], tmp_path)
     keep_secret(folder)
     page = page_of([folder], tmp_path)
-    assert "1 client in real: budget" in page and "2 clients in real: not asked in round … by the plan" in page
+    assert (
+        "1 client in real: budget" in page and "2 clients in real: not asked in round … by the plan" in page
+    )
     assert "from round" not in page and "c4 in" not in page and "This is a simulation" not in page
+
+
+def test_places_and_passwords_of_the_settings_are_not_shown(tmp_path: Path) -> None:
+    settings = {
+        "track.to": "mlflow",
+        "track.out": "http://ann:hunter2@mlflow.example",
+        "clients.key": "/home/ann/operator.key",
+        "clients.addresses": "/home/ann/addresses.toml",
+        "clients.home": "/home/ann/.flwr",
+        "ledger": "/home/ann/lifetime.sqlite",
+        "model.name": "/home/ann/nets.py:Small",
+    }
+    folder = make_run(tmp_path / "run", settings=settings)
+    other = make_run(tmp_path / "other", settings={**settings, "data.path": "/home/bob/secret.csv"})
+    page = page_of([folder, other], tmp_path)
+    for hidden in ("hunter2", "mlflow.example", "/home/", "operator.key", "lifetime.sqlite"):
+        assert hidden not in page
+    assert "nets.py:Small" in page and "evaluate_every" in page
 
 
 def test_a_half_line_of_answers_is_left_out(tmp_path: Path) -> None:

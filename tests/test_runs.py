@@ -590,7 +590,7 @@ def test_answers_of_rounds_that_the_model_has_not_are_dropped_when_it_goes_on(tm
     folder = RunFolder(tmp_path)
     first, second, third = (json.dumps({"round": k, "refused": {}}) + "\n" for k in (1, 2, 3))
     folder.answers.write_text(first + second[:9] + second + second + third + third[:9])
-    _drop_later(folder, 2)
+    runs._drop_later(folder, 2)
     assert folder.answers.read_text() == first + second
-    _drop_later(folder, 0)
+    runs._drop_later(folder, 0)
     assert folder.answers.read_text() == ""

@@ -1,8 +1,11 @@
 """A run is followed before it is there, while it goes on and after it was killed; and it is only read."""
 
 import json
+import os
 import shutil
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +200,39 @@ def test_a_line_that_cannot_be_read_is_said_and_the_rest_is_shown(copy: Path, li
     seen = follow.look()
     assert "cannot be read" in seen.problem and seen.done == ROUNDS
     assert "cannot be read" in view_of(seen).parts["missing"] and follow.look().problem
+
+
+def test_lines_after_one_that_cannot_be_read_are_read(copy: Path) -> None:
+    history, follow = RunFolder(copy).history, Follow(copy)
+    lines = history.read_text().splitlines(keepends=True)
+    history.write_text("".join([*lines[:2], "nonsense\n", *lines[2:5]]))
+    (copy / "answers.jsonl").write_text(
+        '[]\n{"round": 1, "asked": 2, "answered": 1, "refused": {}, "lost": 1}\n'
+    )
+    seen = follow.look()
+    assert seen.done == 5 and seen.rounds == (1, 2, 3, 4, 5) and seen.answers.lost == 1
+    assert "cannot be read" in seen.problem
+
+
+def test_a_lock_in_another_container_is_not_taken_for_none(copy: Path) -> None:
+    """Locks of its processes are not seen here: then a run with new rounds is one that is trained."""
+    folder = RunFolder(copy)
+    folder.model.unlink()
+    folder.history.touch()
+    (copy / ".lock").write_text("another machine or container")
+    assert is_locked(copy / ".lock") is None and Follow(copy).look().status == "running"
+    os.utime(folder.history, (1.0, 1.0))
+    assert Follow(copy).look().status == "stopped"
+
+
+def test_a_ledger_that_names_a_client_too_many_is_not_read(copy: Path) -> None:
+    seen = Follow(copy).look()
+    assert seen.run
+    path = RunFolder(copy).ledger(seen.run.config)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE round SET refused = '[999]' WHERE round = 2")
+        db.commit()
+    assert record.read_on(path, seen.run.about.id, record.nothing(len(seen.run.population))) is None
 
 
 def test_a_folder_that_cannot_be_read_is_said(copy: Path) -> None:

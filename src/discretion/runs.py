@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import math
+import os
 import platform
 import secrets
 import shutil
@@ -314,12 +315,25 @@ def prepare(
 @contextmanager
 def alone(folder: RunFolder) -> Iterator[None]:
     """Only one process may execute a run; the lock goes with the process, however it ends."""
-    with (folder.path / ".lock").open("w") as lock:
+    with (folder.path / ".lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"{folder.path} is being run by another process") from None
+        lock.truncate(0)
+        lock.write(seen_from())
+        lock.flush()
         yield
+
+
+def seen_from() -> str:
+    """From where the locks of this process are seen: the running machine, and the part of its processes that
+    one container sees; empty where that is not known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
 
 
 def execute(

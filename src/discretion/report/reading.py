@@ -114,6 +114,11 @@ class Run:
         return dict(_flat(self.config.model_dump()))
 
     @cached_property
+    def shown(self) -> dict[str, Any]:
+        """Those settings that may be shown to anybody."""
+        return dict(_flat(self.config.public()))
+
+    @cached_property
     def classes(self) -> tuple[tuple[str, ...], Ints]:
         """Names of the budget classes, and (N,) each client's class."""
         names, member = self.population.classes()

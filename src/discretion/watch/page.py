@@ -309,7 +309,10 @@ def _facts(run: Run, seen: Seen) -> str:
             ("Clients", f"{len(run.population):,}<small>{numbers.plain(plan.cohort)} in a round</small>"),
             ("Protected", "Nobody" if nobody else text(wording.promise(plan.unit, plan.adjacency))),
             ("In words", f"<small>{text(statements.protection(certificate))}</small>"),
-            ("Counted by", f"{text(certificate.accountant)}<small>plan {text(certificate.plan[:12])}…</small>"),
+            (
+                "Counted by",
+                f"{text(certificate.accountant)}<small>plan {text(certificate.plan[:12])}…</small>",
+            ),
             ("Run", f"{text(run.about.id)}<small>made {text(_moment(run))}</small>"),
             ("Folder", f"<small><code>{text(seen.folder)}</code></small>"),
         ]

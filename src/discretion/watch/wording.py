@@ -71,4 +71,5 @@ def _orders(seen: Seen) -> str:
     if run is None or not run.secret:
         return f"{lost:,} of {seen.answers.asked:,} orders were"
     wanted = numbers.plain(expected(run.plan, seen.done))
-    return f"{numbers.count(lost, 'order')}, where the plan expects {wanted} so far, {'was' if lost == 1 else 'were'}"
+    were = "was" if lost == 1 else "were"
+    return f"{numbers.count(lost, 'order')}, where the plan expects {wanted} so far, {were}"
