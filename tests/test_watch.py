@@ -204,6 +204,7 @@ def test_a_line_that_cannot_be_read_is_said_and_the_rest_is_shown(copy: Path, li
 
 def test_lines_after_one_that_cannot_be_read_are_read(copy: Path) -> None:
     history, follow = RunFolder(copy).history, Follow(copy)
+    assert follow.look().done == ROUNDS
     lines = history.read_text().splitlines(keepends=True)
     history.write_text("".join([*lines[:2], "nonsense\n", *lines[2:5]]))
     (copy / "answers.jsonl").write_text(

@@ -95,6 +95,11 @@ class Run:
         return self.plan.randomness == "seeded"
 
     @property
+    def model(self) -> str:
+        """Its name, without the folders of the file that it is in."""
+        return str(settings.unplaced(self.config.model.name))
+
+    @property
     def secret(self) -> bool:
         """Whether it must not be told who took part in which round, nor what tells of it, such as time."""
         return not (self.simulated or self.treatment.public)

@@ -199,8 +199,9 @@ def download(chart: Chart) -> str:
 
 
 def inert(text: str) -> str:
-    """A spreadsheet takes a cell that begins so for a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
+    """As one line; a spreadsheet takes a cell that begins as some do for a formula."""
+    line = text.replace("\r", " ").replace("\n", " ")
+    return f"'{line}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else line
 
 
 def _text(value: object) -> str:

@@ -45,7 +45,7 @@ def facts_of(run: Run) -> Facts:
         "discretion": run.about.version,
         "method": plan.method,
         "data": run.about.data,
-        "model": run.config.model.name,
+        "model": run.model,
         "clients": len(run.population),
         "rounds": plan.rounds,
         "clients expected in a round": plan.cohort,

@@ -305,7 +305,7 @@ def _facts(run: Run, seen: Seen) -> str:
     return facts(
         [
             ("Method", f"{text(title(plan.method))}<small>{text(idea)}</small>"),
-            ("Model", f"{text(run.config.model.name)}<small>{text(run.about.data)}</small>"),
+            ("Model", f"{text(run.model)}<small>{text(run.about.data)}</small>"),
             ("Clients", f"{len(run.population):,}<small>{numbers.plain(plan.cohort)} in a round</small>"),
             ("Protected", "Nobody" if nobody else text(wording.promise(plan.unit, plan.adjacency))),
             ("In words", f"<small>{text(statements.protection(certificate))}</small>"),
