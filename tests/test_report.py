@@ -526,7 +526,7 @@ def test_places_and_passwords_of_the_settings_are_not_shown(tmp_path: Path) -> N
     other = make_run(tmp_path / "other", settings={**settings, "data.path": "/home/bob/secret.csv"})
     page = page_of([folder, other], tmp_path)
     for hidden in ("hunter2", "mlflow.example", "/home/", "operator.key", "lifetime.sqlite"):
-        assert hidden not in page
+        assert hidden not in page, page[page.index(hidden) - 80 :][:160]
     assert "nets.py:Small" in page and "evaluate_every" in page
 
 

@@ -116,7 +116,11 @@ def _labels(firsts: Sequence[Run]) -> list[str]:
             for key in dict.fromkeys(key for settings in alike for key in settings)
             if key not in ASIDE and len({repr(settings.get(key)) for settings in alike}) > 1
         ]
-        told = [f"{key.removeprefix(OPTIONS)} {run.settings[key]}" for key in keys if key in run.settings]
+        told = [
+            f"{key.removeprefix(OPTIONS)} {unplaced(run.settings[key])}"
+            for key in keys
+            if key in run.settings
+        ]
         labels.append(", ".join([title(method), *told]))
     return [
         label if labels.count(label) == 1 else f"{label} ({run.name})"
