@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,16 @@ def make_run(
     folder.history.write_text("".join(lines), encoding="utf-8")
     if finished:
         folder.model.write_bytes(b"")
+    return path
+
+
+def keep_secret(path: Path) -> Path:
+    """Turns the run into one whose coins and noise come from nobody's seed; run.json says what it said."""
+    folder = RunFolder(path)
+    plan = replace(Plan.from_json(folder.plan.read_text(encoding="utf-8")), randomness="cryptographic")
+    folder.plan.write_text(plan.to_json(), encoding="utf-8")
+    certificate = certify(plan, Population.from_csv(folder.population), Renyi())
+    folder.certificate.write_text(certificate.to_json(), encoding="utf-8")
     return path
 
 

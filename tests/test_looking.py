@@ -1,6 +1,8 @@
 """A run in the terminal: what is shown is what is in its folder, and it fits."""
 
+import io
 import json
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from commands import Cli
+from discretion.runs import RunFolder
 from discretion.sketch import EMPTY, LONGEST_NAME, Line, sketch
 from discretion.watch.following import Follow
 from discretion.watch.terminal import show
@@ -93,6 +96,17 @@ def test_every_command_explains_itself(discretion: Cli) -> None:
         helped = discretion(command, "--help")
         assert helped.code == 0 and f"discretion {command}" in helped.out
         assert all(len(line) <= 80 for line in helped.out.splitlines())
+
+
+def test_names_are_no_markup(small_run: Path, tmp_path: Path) -> None:
+    folder = RunFolder(Path(shutil.copytree(small_run, tmp_path / "x[/]")))
+    about = json.loads(folder.about.read_text())
+    folder.about.write_text(json.dumps(about | {"data": "[/red]digits"}))
+    folder.model.unlink()
+    out = Console(width=500, file=io.StringIO())
+    show(out, Follow(folder.path).look(), plots=False)
+    said = out.file.getvalue()  # type: ignore[attr-defined]
+    assert "on [/red]digits" in said and "x[/] --resume" in said
 
 
 def test_watch_says_where_it_is(discretion: Cli, small_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from discretion.report.comparing import group
 from discretion.report.lasting import lasting
 from discretion.report.reading import read_run, read_runs
 from discretion.runs import RunFolder
-from run_folders import BARE, OWN, ROUNDS, STRICT, make_run, people, planned, run_of
+from run_folders import BARE, OWN, ROUNDS, STRICT, keep_secret, make_run, people, planned, run_of
 
 
 def page_of(folders: Sequence[Path], tmp_path: Path, title: str | None = None) -> str:
@@ -495,6 +495,49 @@ def test_what_is_read_raw_is_said(tmp_path: Path) -> None:
     noisy = run_of(tmp_path / "noisy", "power_of_choice", read_share=0.2)
     assert summarise([noisy])[0].verdict == "within"
     assert "read with noise that is paid for" in text_of(page_of([noisy], tmp_path))
+
+
+def test_who_refused_is_told_only_where_that_tells_no_coin(tmp_path: Path) -> None:
+    """A remote client refuses in rounds for which its coin came up."""
+    folder = make_run(tmp_path / "real")
+    heard = {"round": 3, "refused": {"c4": "not asked in round 3 by the plan", "c5": "budget"}}
+    later = {"round": 5, "refused": {"c6": "not asked in round 5 by the plan", "c4": "again"}}
+    RunFolder(folder).answers.write_text(json.dumps(heard) + "\n" + json.dumps(later) + "\n")
+    assert "c4 in real from round 3: not asked in round 3 by the plan" in page_of([folder], tmp_path)
+    keep_secret(folder)
+    page = page_of([folder], tmp_path)
+    assert (
+        "1 client in real: budget" in page and "2 clients in real: not asked in round … by the plan" in page
+    )
+    assert "from round" not in page and "c4 in" not in page and "This is a simulation" not in page
+
+
+def test_places_and_passwords_of_the_settings_are_not_shown(tmp_path: Path) -> None:
+    settings = {
+        "track.to": "mlflow",
+        "track.out": "http://ann:hunter2@mlflow.example",
+        "clients.key": "/home/ann/operator.key",
+        "clients.addresses": "/home/ann/addresses.toml",
+        "clients.home": "/home/ann/.flwr",
+        "ledger": "/home/ann/lifetime.sqlite",
+        "model.name": "/home/ann/nets.py:Small",
+    }
+    folder = make_run(tmp_path / "run", settings=settings)
+    other = make_run(tmp_path / "other", settings={**settings, "data.path": "/home/bob/secret.csv"})
+    page = page_of([folder, other], tmp_path)
+    for hidden in ("hunter2", "mlflow.example", "/home/", "operator.key", "lifetime.sqlite"):
+        assert hidden not in page, page[page.index(hidden) - 80 :][:160]
+    assert "nets.py:Small" in page and "evaluate_every" in page
+
+
+def test_a_half_line_of_answers_is_left_out(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    whole = json.dumps({"round": 1, "refused": {"c4": "no"}}) + "\n"
+    RunFolder(folder).answers.write_text(whole + whole[:10])
+    assert read_run(folder).refusals == {"c4": (1, "no")}
+    RunFolder(folder).answers.write_text(whole[:10] + whole)
+    with pytest.raises(InputError, match="answers.jsonl cannot be read"):
+        read_run(folder)
 
 
 def test_folders_that_hold_no_run_are_refused(tmp_path: Path) -> None:

@@ -583,3 +583,14 @@ def test_the_name_of_a_deployed_run_tells_nothing_of_the_data(small_config: Path
         assert run.key.stat().st_mode & 0o077 == 0 and len(run.key.read_bytes()) == 32
         execute(run)
     assert names[0] != names[1]
+
+
+def test_answers_of_rounds_that_the_model_has_not_are_dropped_when_it_goes_on(tmp_path: Path) -> None:
+    """And what a killed process left of a line, at the end or, by an earlier version, before others."""
+    folder = RunFolder(tmp_path)
+    first, second, third = (json.dumps({"round": k, "refused": {}}) + "\n" for k in (1, 2, 3))
+    folder.answers.write_text(first + second[:9] + second + second + third + third[:9])
+    runs._drop_later(folder, 2)
+    assert folder.answers.read_text() == first + second
+    runs._drop_later(folder, 0)
+    assert folder.answers.read_text() == ""

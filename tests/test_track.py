@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from discretion.report.reading import read_run
 from discretion.runs import RunFolder, load_data, name_of, prepare, read_history
 from discretion.track import Facts, Feed, open_tracker, tracking
 from discretion.track.facts import facts_of, plain
+from run_folders import keep_secret
 from stepping import Stepping
 
 ROUNDS = 8
@@ -141,6 +143,18 @@ def test_several_runs_in_one_parquet(discretion: Cli, run: Path, tmp_path: Path)
     assert [each["run"] for each in facts] == ["run", "other"] and facts[0]["budget of epsilon 8"] == 8
 
 
+@pytest.mark.parametrize("start", list("=+-@\t\r\n"))
+def test_no_cell_is_a_formula(run: Path, tmp_path: Path, start: str) -> None:
+    folder = RunFolder(run)
+    about = json.loads(folder.about.read_text())
+    folder.about.write_text(json.dumps(about | {"data": f"{start}cmd"}))
+    Feed(run, open_tracker("csv", str(tmp_path / "out.csv"), run)).finish()
+    with (tmp_path / "out.csv").open(newline="") as file:
+        assert {row["data"] for row in csv.DictReader(file)} == {
+            "'" + start.replace("\r", " ").replace("\n", " ") + "cmd"
+        }
+
+
 # TensorBoard
 
 
@@ -161,7 +175,7 @@ def test_tensorboard(discretion: Cli, run: Path, tmp_path: Path) -> None:
     assert scalars(run / "tensorboard")["accuracy"] == expected
     for _ in range(2):  # what is there already is not written again
         discretion("export", str(run), "--to", "tensorboard", "--out", "board")
-    assert scalars(tmp_path / "board" / "run")["accuracy"] == expected
+    assert scalars(tmp_path / "board" / f"run-{name_of(RunFolder(run))}")["accuracy"] == expected
 
 
 def test_a_run_that_is_killed_and_resumed_is_tracked_once(small_config: Path, tmp_path: Path) -> None:
@@ -184,10 +198,107 @@ def test_a_run_that_is_killed_and_resumed_is_tracked_once(small_config: Path, tm
     history = read_history(folder)
     expected = [(line["round"], pytest.approx(line["accuracy"])) for line in history]
     assert len(expected) == ROUNDS and said == []
-    assert scalars(tmp_path / "board" / "run")["accuracy"] == expected
+    assert scalars(tmp_path / "board" / f"run-{name_of(folder)}")["accuracy"] == expected
+
+
+def test_runs_whose_folders_have_one_name_are_kept_apart(discretion: Cli, run: Path, tmp_path: Path) -> None:
+    other = RunFolder(Path(shutil.copytree(run, tmp_path / "else" / "run")))
+    about = json.loads(other.about.read_text())
+    other.about.write_text(json.dumps(about | {"id": "another"}))
+    assert discretion("export", str(run), str(other.path), "--to", "tensorboard", "--out", "board").code == 0
+    for name in (about["id"], "another"):
+        assert len(scalars(tmp_path / "board" / f"run-{name}")["accuracy"]) == ROUNDS
+
+
+def wall_times(folder: Path) -> list[float]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return [each.wall_time for each in found.Scalars("accuracy")]
+
+
+def test_when_a_round_was_done_goes_out_only_where_it_tells_nothing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that runs unevenly: rounds of a run with secret coins are a second apart all the same."""
+    from mlflow import MlflowClient
+
+    from discretion.track.mlflow import MLflow
+    from discretion.track.tensorboard import TensorBoard
+
+    now = [2e9]
+
+    def clock() -> float:
+        now[0] += now[0] % 7 + 1.5
+        return now[0]
+
+    monkeypatch.setattr("discretion.track.facts.time.time", clock)
+    found: dict[str, list[list[float]]] = {}
+    for name in ("open", "secret"):
+        if name == "secret":
+            keep_secret(run)
+        Feed(run, TensorBoard(tmp_path / name, False)).finish()
+        Feed(run, MLflow(str(tmp_path / f"{name}-mlruns"))).finish()
+        client = MlflowClient((tmp_path / f"{name}-mlruns").as_uri())
+        experiment = client.get_experiment_by_name("discretion")
+        assert experiment
+        (logged,) = client.search_runs([experiment.experiment_id])
+        metrics = client.get_metric_history(logged.info.run_id, "accuracy")
+        stamps = [each.timestamp / 1000 for each in metrics]
+        found[name] = [[logged.info.start_time / 1000, *stamps], wall_times(tmp_path / name)]
+    began = datetime.fromisoformat(read_run(run).about.created).timestamp()
+    assert all(times[-1] > 2e9 for times in found["open"])
+    expected = [began + number for number in range(ROUNDS + 1)]
+    assert found["secret"] == [pytest.approx(expected, abs=0.01), pytest.approx(expected[1:], abs=0.01)]
+
+
+def test_rounds_with_secret_coins_go_out_when_training_ends(run: Path) -> None:
+    """When they come would tell what their stamps do not."""
+    kept = Kept()
+    feed = Feed(keep_secret(run), kept)
+    feed.step()
+    assert kept.rounds == []
+    feed.finish()
+    assert [number for number, _ in kept.rounds] == list(range(1, ROUNDS + 1))
 
 
 # MLflow
+
+
+def test_passwords_of_mlflow_are_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.exceptions import MlflowException
+
+    from discretion.track.mlflow import MLflow
+
+    address = "http://ann:hunter2@127.0.0.1:1"
+    tracker = MLflow(address)
+
+    def fail(*_: object, **__: object) -> None:
+        raise MlflowException(f"API request to {address}/api failed")
+
+    monkeypatch.setattr(tracker._client, "get_experiment_by_name", fail)
+    with pytest.raises(InputError, match=r"MLflow at http://127\.0\.0\.1:1 cannot") as problem:
+        tracker.start(Facts("run", "id", {}))
+    assert "hunter2" not in str(problem.value) and "ann:" not in str(problem.value)
+
+
+def test_mlflow_that_fails_at_the_end_is_an_error_of_ours(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.exceptions import MlflowException
+
+    from discretion.track.mlflow import MLflow
+
+    tracker = MLflow(str(tmp_path / "mlruns"))
+    feed = Feed(run, tracker)
+
+    def fail(*_: object, **__: object) -> None:
+        raise MlflowException("gone")
+
+    monkeypatch.setattr(tracker._client, "update_run", fail)
+    with pytest.raises(InputError, match="cannot be used: gone"):
+        feed.finish()
 
 
 def test_mlflow(discretion: Cli, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +331,8 @@ def test_where_the_history_goes_is_no_part_of_what_a_run_is(tmp_path: Path) -> N
     assert Path(tracked.anchored().track.out).is_absolute()
     server = make({}, ["track.out=http://127.0.0.1:5000"])
     assert server.anchored().track.out == "http://127.0.0.1:5000"
+    with pytest.raises(InputError, match="MLFLOW_TRACKING_PASSWORD"):  # a run's folder must not hold it
+        make({}, ["track.out=http://ann:hunter2@127.0.0.1:5000"]).anchored()
     with pytest.raises(InputError, match="track.to"):
         make({}, ["track.to=wandb"])
 

@@ -1,8 +1,11 @@
 """A run is followed before it is there, while it goes on and after it was killed; and it is only read."""
 
 import json
+import os
 import shutil
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +16,17 @@ from hypothesis import strategies as st
 
 from discretion.config import read
 from discretion.ledger import Ledger
+from discretion.phase import Phase
+from discretion.plan import Plan
 from discretion.runs import RunFolder, alone, execute, load_data, prepare
 from discretion.watch import record
 from discretion.watch.following import Follow, Seen, is_locked
 from discretion.watch.page import View, page, view_of
 from discretion.watch.server import Watch
-from discretion.watch.summary import classes, record_of
+from discretion.watch.summary import classes, expected, record_of
 from discretion.watch.tail import Tail
 from discretion.watch.wording import duration, pace
+from run_folders import keep_secret
 from stepping import Stepping
 
 ROUNDS = 8  # of small_config
@@ -196,6 +202,40 @@ def test_a_line_that_cannot_be_read_is_said_and_the_rest_is_shown(copy: Path, li
     assert "cannot be read" in view_of(seen).parts["missing"] and follow.look().problem
 
 
+def test_lines_after_one_that_cannot_be_read_are_read(copy: Path) -> None:
+    history, follow = RunFolder(copy).history, Follow(copy)
+    assert follow.look().done == ROUNDS
+    lines = history.read_text().splitlines(keepends=True)
+    history.write_text("".join([*lines[:2], "nonsense\n", *lines[2:5]]))
+    (copy / "answers.jsonl").write_text(
+        '[]\n{"round": 1, "asked": 2, "answered": 1, "refused": {}, "lost": 1}\n'
+    )
+    seen = follow.look()
+    assert seen.done == 5 and seen.rounds == (1, 2, 3, 4, 5) and seen.answers.lost == 1
+    assert "cannot be read" in seen.problem
+
+
+def test_a_lock_in_another_container_is_not_taken_for_none(copy: Path) -> None:
+    """Locks of its processes are not seen here: then a run with new rounds is one that is trained."""
+    folder = RunFolder(copy)
+    folder.model.unlink()
+    folder.history.touch()
+    (copy / ".lock").write_text("another machine or container")
+    assert is_locked(copy / ".lock") is None and Follow(copy).look().status == "running"
+    os.utime(folder.history, (1.0, 1.0))
+    assert Follow(copy).look().status == "stopped"
+
+
+def test_a_ledger_that_names_a_client_too_many_is_not_read(copy: Path) -> None:
+    seen = Follow(copy).look()
+    assert seen.run
+    path = RunFolder(copy).ledger(seen.run.config)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE round SET refused = '[999]' WHERE round = 2")
+        db.commit()
+    assert record.read_on(path, seen.run.about.id, record.nothing(len(seen.run.population))) is None
+
+
 def test_a_folder_that_cannot_be_read_is_said(copy: Path) -> None:
     RunFolder(copy).plan.write_text("{}")
     seen = Follow(copy).look()
@@ -260,6 +300,57 @@ def test_what_clients_elsewhere_answer_is_counted(copy: Path) -> None:
     assert [row.declined for row in classes(seen)] == [int(k == mine) for k in range(3)]
     said = view_of(seen).parts["missing"]
     assert "over &lt;b&gt;budget&lt;/b&gt;" in said and "1 of 28 orders were not answered" in said
+
+
+def test_what_tells_of_secret_coins_is_not_shown(copy: Path) -> None:
+    """Neither who was asked in which round, nor how many were, whatever run.json calls the run."""
+    keep_secret(copy)
+    lines = [
+        {"round": 1, "asked": 7, "answered": 5, "refused": {"c1": "asked 3 times in 2 rounds"}, "lost": 1},
+        {"round": 3, "asked": 7, "answered": 6, "refused": {"c2": "asked 41 times in 5 rounds"}, "lost": 0},
+    ]
+    (copy / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    seen = Follow(copy).look()
+    assert seen.run and not seen.run.simulated and seen.run.secret
+    found, view = record_of(seen), view_of(seen)
+    expected = ROUNDS * seen.run.plan.cohort
+    assert found["answers"] == {"expected": pytest.approx(expected), "lost": 1}
+    assert found["refused"] == {"asked … times in … rounds": 2} and "refused_by" not in found
+    assert all(row["declined"] is None for row in found["classes"])
+    said = view.parts["missing"]
+    assert "orders were answered" not in said and "Since round" not in said and "c1" not in said
+    assert f"1 order, where the plan expects {expected:.4g} so far, was not answered" in said
+    assert "asked … times in … rounds" in said and "simulation" not in view.parts["marks"]
+
+
+def test_expected_orders_are_those_of_the_phases_so_far() -> None:
+    everyone = np.ones(4)
+    phases = [Phase.one_pool(2, rate * everyone, everyone, noise=1.0) for rate in (0.5, 0.25)]
+    plan = Plan("idp_fedavg", ("a", "b", "c", "d"), tuple(phases))
+    assert [expected(plan, done) for done in range(5)] == [0, 2, 4, 5, 6]
+
+
+def test_the_pace_is_not_told_where_it_tells_who_took_part(copy: Path) -> None:
+    """By a clock that is moved by hand."""
+    RunFolder(copy).model.unlink()
+    lines = RunFolder(copy).history.read_text().splitlines(keepends=True)
+
+    def paces() -> tuple[float | None, float | None]:
+        now = [0.0]
+        follow = Follow(copy, clock=lambda: now[0])
+        with alone(RunFolder(copy)):
+            for done in (1, 3):
+                RunFolder(copy).history.write_text("".join(lines[:done]))
+                now[0] += 4.0
+                seen = follow.look()
+        view, found = view_of(seen), record_of(seen)
+        told = view.parts["numbers"] + view.parts["lead"]
+        assert seen.status == "running" and ("seconds" in told) == (seen.pace is not None)
+        return found["seconds_a_round"], found["seconds_left"]
+
+    assert paces() == (2.0, 10.0)
+    keep_secret(copy)
+    assert paces() == (None, None)
 
 
 # nobody is disturbed

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -43,6 +44,11 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 def ask(server: Watch, method: str, path: str, headers: dict[str, str] | None = None) -> Answer:
+    """`path` is what follows the secret."""
+    return ask_at(server, method, server.home.rstrip("/") + path, headers)
+
+
+def ask_at(server: Watch, method: str, path: str, headers: dict[str, str] | None = None) -> Answer:
     connection = http.client.HTTPConnection(HOST, server.server_port, timeout=30)
     connection.putrequest(method, path, skip_host=bool(headers and "Host" in headers))
     for name, value in (headers or {}).items():
@@ -103,8 +109,32 @@ def test_other_pages_may_not_read(served: Watch) -> None:
      "/events/../../x", "/%00", "/?../config.toml", "http://127.0.0.1/../config.toml"],
 )  # fmt: skip
 def test_no_address_is_the_name_of_a_file(served: Watch, path: str) -> None:
-    status, _, body = ask(served, "GET", path)
-    assert status in (403, 404) and len(body) < 200
+    for asking in (ask, ask_at):
+        status, _, body = asking(served, "GET", path)
+        assert status in (403, 404) and len(body) < 200
+
+
+def test_who_does_not_know_the_secret_reads_nothing(served: Watch, copy: Path) -> None:
+    secret = served.home.strip("/")
+    assert len(secret) >= 22 and served.address.endswith(f"/{secret}/")
+    wrong = secret[:-1] + ("a" if secret[-1] != "a" else "b")
+    for start in ("", f"/{wrong}", f"/{secret[:-1]}", f"/é{secret}"):
+        for path in ("/", "/events", "/state"):
+            status, _, body = ask_at(served, "GET", quote(start) + path)
+            assert status == 404 and secret.encode() not in body
+    assert ask_at(served, "GET", f"/{secret}")[0] == 404
+    assert ask_at(served, "GET", f"/{secret}/state")[0] == 200
+    body = ask_at(served, "GET", "/", {"Host": "evil.example"})[2]
+    assert secret.encode() not in body
+    with Watch(copy) as other:
+        assert other.home != served.home
+
+
+def test_browsers_leave_out_port_80(served: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not served.allows("localhost") and not served.allows(HOST)
+    monkeypatch.setattr(served, "server_port", 80)
+    assert all(map(served.allows, ("localhost", HOST, "localhost:80", f"{HOST}:80")))
+    assert not served.allows("evil.example") and not served.allows("evil.example:80")
 
 
 def test_head_is_like_get_without_the_body(served: Watch) -> None:
@@ -131,7 +161,7 @@ def test_it_is_on_this_machine_only(served: Watch) -> None:
 
 def events(server: Watch) -> Generator[dict[str, Any], None, None]:
     connection = http.client.HTTPConnection(HOST, server.server_port, timeout=60)
-    connection.request("GET", "/events")
+    connection.request("GET", f"{server.home}events")
     answer = connection.getresponse()
     assert answer.status == 200 and answer.getheader("Content-Type") == "text/event-stream; charset=utf-8"
     try:

@@ -1,6 +1,7 @@
 """config.toml: every setting of a run, with its default and what it means."""
 
 import copy
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -246,6 +247,11 @@ class Config(Section):
         files = {"addresses": _absolute(self.clients.addresses), "key": _absolute(self.clients.key)}
         files["home"] = _absolute(self.clients.home)
         clients = self.clients.model_copy(update=files)
+        if without_credentials(self.track.out) != self.track.out:
+            raise ConfigError(
+                "track.out holds a user or password, which would be saved with the run: take it out, and set "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment"
+            )
         out = self.track.out if "://" in self.track.out else _absolute(self.track.out)
         track = self.track.model_copy(update={"out": out})
         changed = {"population": population, "data": data, "clients": clients, "track": track}
@@ -261,6 +267,10 @@ class Config(Section):
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump())
 
+    def public(self) -> dict[str, Any]:
+        """What may be shown to anybody: without places; of a path that is left, its last part."""
+        return {name: unplaced(value) for name, value in self.model_dump(exclude=PLACES).items()}
+
     def identity(self) -> str:
         """What tells one run from another, but for the population, data and model that it starts from: what
         decides its numbers, and not where its files, clients or earlier runs are, or where its history
@@ -270,8 +280,34 @@ class Config(Section):
         return tomli_w.dumps(self.deciding().model_dump(exclude=places))
 
 
+# where things are: no part of what a report may show, as some name people, machines, keys or passwords
+PLACES: dict[str, Any] = {
+    "after": True,
+    "ledger": True,
+    "population": {"csv"},
+    "data": {"path"},
+    "clients": {"addresses", "key", "home"},
+    "track": {"out"},
+}
+CREDENTIALS = re.compile(r"(?<=://)[^/\s?#]*@")
+
+
+def without_credentials(text: str) -> str:
+    """Text without the user and password of addresses in it, as in http://user:password@host."""
+    return CREDENTIALS.sub("", text)
+
+
 def _absolute(path: str) -> str:
     return str(Path(path).absolute()) if path else ""
+
+
+def unplaced(value: Any) -> Any:
+    """A setting as it may be shown: of an absolute path its last part, no user or password."""
+    if isinstance(value, dict):
+        return {name: unplaced(inner) for name, inner in value.items()}
+    if isinstance(value, str):
+        return Path(value).name if value.startswith("/") else without_credentials(value)
+    return value
 
 
 def read(path: Path | str, overrides: Sequence[str] = ()) -> Config:

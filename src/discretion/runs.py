@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import math
+import os
 import platform
 import secrets
 import shutil
@@ -315,12 +316,25 @@ def prepare(
 @contextmanager
 def alone(folder: RunFolder) -> Iterator[None]:
     """Only one process may execute a run; the lock goes with the process, however it ends."""
-    with (folder.path / ".lock").open("w") as lock:
+    with (folder.path / ".lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"{folder.path} is being run by another process") from None
+        lock.truncate(0)
+        lock.write(seen_from())
+        lock.flush()
         yield
+
+
+def seen_from() -> str:
+    """From where the locks of this process are seen: the running machine, and the part of its processes that
+    one container sees; empty where that is not known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
 
 
 def execute(
@@ -374,7 +388,7 @@ def _execute(
     transport: Transport | None,
 ) -> None:
     state = read_checkpoint(folder) or State.start(start_of(config, task.clients))
-    _drop_later_history(folder, state.round)
+    _drop_later(folder, state.round)
     elsewhere = far_clients(config, plan, task, transport)
     if elsewhere:
         _end_before(config, ledger, task, transport)
@@ -503,12 +517,20 @@ def read_checkpoint(folder: RunFolder) -> State | None:
     return State(round=done, scale=scale, **tensors)
 
 
-def _drop_later_history(folder: RunFolder, rounds: int) -> None:
-    """Keep the lines of rounds that the model has; a half-written last line goes, too."""
+def _drop_later(folder: RunFolder, rounds: int) -> None:
+    """Keep the lines of rounds that the model has; half-written lines go, too."""
     for path in (folder.history, folder.answers):
         if path.exists():
-            kept = [line for line in _whole_lines(path) if json.loads(line)["round"] <= rounds]
+            kept = [line for line in _whole_lines(path) if 0 <= _round_of(line) <= rounds]
             write_safely(path, "".join(kept).encode())
+
+
+def _round_of(line: str) -> int:
+    """-1 where it cannot be read, as after a crash in the middle of a line."""
+    try:
+        return int(json.loads(line)["round"])
+    except (KeyError, TypeError, ValueError):
+        return -1
 
 
 def read_history(folder: RunFolder) -> list[dict[str, Any]]:
@@ -522,5 +544,5 @@ def read_answers(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def _whole_lines(path: Path) -> list[str]:
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    return [line for line in lines if line.endswith("\n")]
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from discretion.config import ClientsConfig, TrackConfig
+from discretion.config import ClientsConfig, TrackConfig, unplaced
 from discretion.errors import InputError
 from discretion.report.groups import Group, class_name, title
 from discretion.report.reading import Run
@@ -98,7 +98,11 @@ def _apart(run: Run, usual: Mapping[str, Any], promise: Mapping[str, Any]) -> tu
 
 
 def _differences(mine: Mapping[str, Any], usual: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(f"{key} is {mine[key]}, not {usual[key]}" for key in usual if mine[key] != usual[key])
+    differing = [key for key in usual if mine[key] != usual[key]]
+    shown = [(key, unplaced(mine[key]), unplaced(usual[key])) for key in differing]
+    return tuple(
+        f"{key} is {this}, not {that}" if this != that else f"{key} differs" for key, this, that in shown
+    )
 
 
 def _labels(firsts: Sequence[Run]) -> list[str]:
@@ -112,7 +116,11 @@ def _labels(firsts: Sequence[Run]) -> list[str]:
             for key in dict.fromkeys(key for settings in alike for key in settings)
             if key not in ASIDE and len({repr(settings.get(key)) for settings in alike}) > 1
         ]
-        told = [f"{key.removeprefix(OPTIONS)} {run.settings[key]}" for key in keys if key in run.settings]
+        told = [
+            f"{key.removeprefix(OPTIONS)} {unplaced(run.settings[key])}"
+            for key in keys
+            if key in run.settings
+        ]
         labels.append(", ".join([title(method), *told]))
     return [
         label if labels.count(label) == 1 else f"{label} ({run.name})"

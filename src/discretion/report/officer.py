@@ -36,7 +36,7 @@ READERS: dict[Adversary, str] = {
     "server": "The server",
 }
 FEW_CLASSES = 4  # are listed one by one
-MOST_REFUSALS = 20  # are named
+MOST_REFUSALS = 20  # are listed
 MOST_READABLE = 100.0  # epsilon whose exponential is still worth writing down
 LEVEL = 3  # of headings
 
@@ -275,17 +275,26 @@ def unpromised(groups: Sequence[Group]) -> list[tuple[str, str]]:
 def limits(groups: Sequence[Group]) -> str:
     items = [(text(lead), text(body)) for lead, body in unpromised(groups)]
     runs = [run for part in groups for run in part.runs]
-    refusing = [(run, client, *run.refusals[client]) for run in runs for client in sorted(run.refusals)]
+    refusing = [sentence for run in runs for sentence in _refusing(run)]
     if refusing:
-        each = "; ".join(
-            f"{text(client)} in {text(run.name)} from round {round_}: {text(reason)}"
-            for run, client, round_, reason in refusing[:MOST_REFUSALS]
-        )
         more = " …" if len(refusing) > MOST_REFUSALS else ""
+        each = text("; ".join(refusing[:MOST_REFUSALS]))
         said = f"Their guards said no, and the run went on without them: {each}{more}."
         items.append(("Clients refused.", said))
     shown = "".join(f"<li><b>{lead}</b> {body}</li>" for lead, body in items)
     return section("limits", "What is not promised", "", f'<ul class="limits">{shown}</ul>', level=LEVEL)
+
+
+def _refusing(run: Run) -> list[str]:
+    """Whose guards refused, since when, and why; where coins are secret only how many: a client is asked,
+    and so refuses, in rounds for which its coin came up."""
+    if run.secret:
+        reasons = run.why_refused(why for _, why in run.refusals.values())
+        return [f"{numbers.count(count, 'client')} in {run.name}: {why}" for why, count in reasons]
+    return [
+        f"{client} in {run.name} from round {round_}: {why}"
+        for client, (round_, why) in sorted(run.refusals.items())
+    ]
 
 
 def _sharing(runs: Sequence[Run]) -> str:

@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
 import sqlite3
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +24,8 @@ from discretion.plan import Plan
 from discretion.population import Floats, Ints, Population
 from discretion.runs import RunFolder, read_answers, read_history
 from discretion.treatment import Treatment, treatment
+
+NUMBER = re.compile(r"\d[\d.,]*(?<![.,])")
 
 
 @dataclass(frozen=True)
@@ -87,13 +91,37 @@ class Run:
 
     @property
     def simulated(self) -> bool:
-        """Whether coins and noise come from a seed."""
-        return self.about.randomness.startswith("simulation")
+        """Whether coins and noise come from a seed: by the plan, whose digest is certified."""
+        return self.plan.randomness == "seeded"
+
+    @property
+    def model(self) -> str:
+        """Its name, without the folders of the file that it is in."""
+        return str(settings.unplaced(self.config.model.name))
+
+    @property
+    def secret(self) -> bool:
+        """Whether it must not be told who took part in which round, nor what tells of it, such as time."""
+        return not (self.simulated or self.treatment.public)
+
+    def why_refused(self, reasons: Iterable[str]) -> list[tuple[str, int]]:
+        """How many clients' guards gave each reason, the most frequent first.
+
+        Guarantees:
+            Where coins are secret no number in a reason is told: it may be that of a round.
+        """
+        told = (NUMBER.sub("…", reason) if self.secret else reason for reason in reasons)
+        return sorted(Counter(told).items(), key=lambda item: (-item[1], item[0]))
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Every setting by its dotted name, such as plan.rounds."""
         return dict(_flat(self.config.model_dump()))
+
+    @cached_property
+    def shown(self) -> dict[str, Any]:
+        """Those settings that may be shown to anybody."""
+        return dict(_flat(self.config.public()))
 
     @cached_property
     def classes(self) -> tuple[tuple[str, ...], Ints]:
@@ -201,7 +229,7 @@ def _refusals(folder: RunFolder) -> dict[str, tuple[int, str]]:
         for heard in read_answers(folder):
             for client, reason in heard["refused"].items():
                 found.setdefault(str(client), (int(heard["round"]), str(reason)))
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as problem:
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as problem:
         raise InputError(f"{folder.answers} cannot be read: {problem!r}") from None
     return found
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import tomli_w
 
 from discretion.report import charts, numbers
 from discretion.report.chart import Style
@@ -184,16 +185,16 @@ def fair(groups: Sequence[Group], styles: dict[str, Style], fairness: Mapping[st
 
 def settings(groups: Sequence[Group]) -> str:
     chosen = comparable(groups)
-    keys = differing(groups)
+    keys = [key for key in differing(groups) if any(key in part.first.shown for part in chosen)]
     body = ""
     if len(chosen) > 1 and keys:
         head = ["Setting", *(text(part.label) for part in chosen)]
-        rows = [[text(key), *(text(part.first.settings.get(key, "–")) for part in chosen)] for key in keys]
+        rows = [[text(key), *(text(part.first.shown.get(key, "–")) for part in chosen)] for key in keys]
         body = table(head, rows, "data", "Settings in which the methods differ")
     configurations = "".join(
         fold(
-            f"{text(part.label)}: config.toml of {text(part.first.name)}",
-            f"<pre><code>{text(part.first.config.to_toml().strip())}</code></pre>",
+            f"{text(part.label)}: config.toml of {text(part.first.name)}, without places of files",
+            f"<pre><code>{text(tomli_w.dumps(part.first.config.public()).strip())}</code></pre>",
         )
         for part in groups
     )

@@ -62,7 +62,7 @@ def _setting(groups: Sequence[Group]) -> str:
         [
             ("Data", f"{text(first.about.data)}<small>from {text('; '.join(sources))}</small>"),
             ("Divided", f"{text(config.data.partition)}<small>{_sizes(chosen)} for each client</small>"),
-            ("Model", text(config.model.name)),
+            ("Model", text(first.model)),
             ("Rounds", f"{first.plan.rounds:,}<small>{cohort} clients {asked} in each</small>"),
             ("Clients", f"{len(first.population):,}<small>delta {' to '.join(shown)}</small>"),
             ("Budgets", f'<ul class="classes">{groups_of}</ul>'),

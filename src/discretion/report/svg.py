@@ -188,9 +188,9 @@ def table(chart: Chart) -> str:
     names = dict(chart.x.ticks) if chart.x.named else {}
     for series in chart.series:
         for k, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
-            of = [_inert(series.labels[k])] if labelled else []
+            of = [inert(series.labels[k])] if labelled else []
             std = [series.spread[k] if len(series.spread) else ""] if spread else []
-            writer.writerow([_inert(series.name), *of, _inert(names[x]) if names else x, y, *std])
+            writer.writerow([inert(series.name), *of, inert(names[x]) if names else x, y, *std])
     return out.getvalue()
 
 
@@ -198,9 +198,10 @@ def download(chart: Chart) -> str:
     return "data:text/csv;charset=utf-8," + quote(table(chart))
 
 
-def _inert(text: str) -> str:
-    """A spreadsheet takes a cell that begins so for a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+def inert(text: str) -> str:
+    """As one line; a spreadsheet takes a cell that begins as some do for a formula."""
+    line = text.replace("\r", " ").replace("\n", " ")
+    return f"'{line}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else line
 
 
 def _text(value: object) -> str:

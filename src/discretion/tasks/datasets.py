@@ -239,7 +239,7 @@ def _own_table(path: Path) -> Dataset:
         test,
         classes=len(found),
         kind="tabular",
-        source=f"your table {path}, labels {', '.join(found[:20])} as 0, 1, ...",
+        source=f"your table {path.name}, labels {', '.join(found[:20])} as 0, 1, ...",
         owner=None if owner is None else owner[~is_test],
         owners=owners,
     )

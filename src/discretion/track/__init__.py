@@ -37,6 +37,8 @@ class Feed:
         Nothing goes out but what `facts` makes of the plan, the certificate and the history: no seed, no key,
         no path, no client's name, nothing of who took part or refused.
         Each round goes out once, however often the run was killed and resumed.
+        Where coins are secret, rounds go out together when training ends, stamped a second apart: when a
+        round was done tells who took part.
     """
 
     def __init__(self, folder: Path, tracker: Tracker) -> None:
@@ -46,7 +48,11 @@ class Feed:
         self._sent = tracker.start(facts_of(self._run))
 
     def step(self) -> None:
-        """Hand on what is new."""
+        """Hand on what is new, if it may be known when that is."""
+        if not self._run.secret:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
         _, lines = self._history.lines()
         for number, record in rounds_of(lines):
             if number > self._sent:
@@ -54,7 +60,7 @@ class Feed:
                 self._sent = number
 
     def finish(self) -> str:
-        self.step()
+        self._hand_on()
         return self._tracker.finish(self._run.folder.joinpath("model.safetensors").exists())
 
 

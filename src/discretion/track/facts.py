@@ -2,8 +2,10 @@
 
 import json
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from discretion.accounting.certify import share_of
@@ -11,6 +13,8 @@ from discretion.report import statements
 from discretion.report.reading import Run
 
 Value = str | int | float
+
+DAY = 86400.0  # seconds
 
 OWN_RECORDS = "records that the clients held out themselves: not private"
 NOBODYS = "test records that belong to no client"
@@ -23,6 +27,12 @@ class Facts:
     name: str
     id: str
     values: Mapping[str, Value]
+    secret: bool = False  # whether it must not be told when a round was done: time tells who took part
+    began: float = DAY  # seconds since 1970
+
+    def moment(self, round_: int) -> float:
+        """When a round is said to be done, in seconds since 1970: now, or a second after the one before."""
+        return self.began + round_ if self.secret else time.time()
 
 
 def facts_of(run: Run) -> Facts:
@@ -35,7 +45,7 @@ def facts_of(run: Run) -> Facts:
         "discretion": run.about.version,
         "method": plan.method,
         "data": run.about.data,
-        "model": run.config.model.name,
+        "model": run.model,
         "clients": len(run.population),
         "rounds": plan.rounds,
         "clients expected in a round": plan.cohort,
@@ -54,7 +64,14 @@ def facts_of(run: Run) -> Facts:
         values[f"clients of {plain(name)}"] = int((member == k).sum())
     for name, budget in zip(certificate.spending.classes, certificate.spending.budget, strict=True):
         values[f"budget of {plain(name)}"] = float(budget)
-    return Facts(run.name, run.about.id, values)
+    return Facts(run.name, run.about.id, values, run.secret, _began(run))
+
+
+def _began(run: Run) -> float:
+    try:
+        return datetime.fromisoformat(run.about.created).timestamp()
+    except ValueError:
+        return DAY
 
 
 def rounds_of(lines: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -2,9 +2,11 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from discretion.config import without_credentials
 from discretion.errors import InputError
 from discretion.track.facts import Facts
 
@@ -38,19 +40,23 @@ class MLflow:
                 "mlruns, or MLFLOW_TRACKING_URI in the environment"
             )
         self._address = address if "://" in address else Path(address).absolute().as_uri()
+        self._shown = without_credentials(self._address)
         self._client = MlflowClient(self._address)
 
     def start(self, facts: Facts) -> int:
+        self._facts = facts
         self._waiting: list[Metric] = []
         self._sent_at = time.monotonic()
-        try:
+        with self._usable():
             found = self._client.get_experiment_by_name(EXPERIMENT)
             experiment = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
             known = self._client.search_runs([experiment], f"tags.`{TAG}` = '{facts.id}'", max_results=1)
             run = (
                 known[0]
                 if known
-                else self._client.create_run(experiment, run_name=facts.name, tags={TAG: facts.id})
+                else self._client.create_run(
+                    experiment, self._stamp(0), run_name=facts.name, tags={TAG: facts.id}
+                )
             )
             self._run: str = run.info.run_id
             self._client.update_run(self._run, status="RUNNING")
@@ -58,27 +64,35 @@ class MLflow:
             if not known:
                 self._client.log_batch(self._run, params=params)
             return self._last_round(run)
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
         except MlflowException as problem:
-            raise InputError(f"MLflow at {self._address} cannot be used: {problem}") from None
+            said = without_credentials(str(problem).replace(self._address, self._shown))
+            raise InputError(f"MLflow at {self._shown} cannot be used: {said}") from None
+
+    def _stamp(self, round_: int) -> int:
+        return int(1000 * self._facts.moment(round_))  # milliseconds
 
     def _last_round(self, run: Run) -> int:
         histories = (self._client.get_metric_history(self._run, name) for name in run.data.metrics)
         return max((metric.step for history in histories for metric in history), default=0)
 
     def log(self, round_: int, values: Mapping[str, float]) -> None:
-        now = int(1000 * time.time())
+        now = self._stamp(round_)
         self._waiting += [Metric(name, value, now, round_) for name, value in values.items()]
         if len(self._waiting) >= MOST_METRICS or time.monotonic() - self._sent_at > SECONDS:
             self._send()
 
     def finish(self, finished: bool) -> str:
         self._send()
-        self._client.update_run(self._run, status="FINISHED" if finished else "KILLED")
-        return f"{self._address}, run {self._run}"
+        with self._usable():
+            self._client.update_run(self._run, status="FINISHED" if finished else "KILLED")
+        return f"{self._shown}, run {self._run}"
 
     def _send(self) -> None:
-        try:
+        with self._usable():
             self._client.log_batch(self._run, metrics=self._waiting)
-        except MlflowException as problem:
-            raise InputError(f"MLflow at {self._address} cannot be used: {problem}") from None
         self._waiting, self._sent_at = [], time.monotonic()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from discretion.files import write_safely
+from discretion.report.svg import inert
 from discretion.track.facts import Facts, Value
 
 OF_RUN = (
@@ -49,9 +50,13 @@ class Csv:
     def _content(self, columns: list[str], rows: list[Row], runs: list[Facts]) -> bytes:
         out = io.StringIO()
         writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        writer.writerow({name: inert(name) for name in columns})
+        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
         return out.getvalue().encode()
+
+
+def _cell(value: Value) -> Value:
+    return inert(value) if isinstance(value, str) else value
 
 
 class Parquet(Csv):

@@ -1,6 +1,5 @@
 """Writes what TensorBoard reads, by its own writer of event files."""
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,10 +19,11 @@ class TensorBoard:
 
     def __init__(self, folder: Path, several: bool) -> None:
         self._folder = folder
-        self._several = several  # runs, each in a folder of its name
+        self._several = several  # runs, each in a folder of its name and id
 
     def start(self, facts: Facts) -> int:
-        self._place = self._folder / facts.name if self._several else self._folder
+        self._facts = facts
+        self._place = self._folder / f"{facts.name}-{facts.id}" if self._several else self._folder
         last = _last_round(self._place) if self._place.is_dir() else 0
         self._writer = EventFileWriter(str(self._place))
         if not last:
@@ -41,7 +41,9 @@ class TensorBoard:
         return str(self._place)
 
     def _add(self, step: int, *values: Summary.Value) -> None:
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+        self._writer.add_event(
+            Event(wall_time=self._facts.moment(step), step=step, summary=Summary(value=values))
+        )
 
 
 def _last_round(folder: Path) -> int:

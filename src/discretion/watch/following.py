@@ -5,14 +5,15 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from discretion.errors import DiscretionError
 from discretion.report.reading import Run, read_run
-from discretion.runs import RunFolder
+from discretion.runs import RunFolder, seen_from
 from discretion.watch.record import OnRecord, nothing, read_on
 from discretion.watch.tail import Tail
 
@@ -48,7 +49,7 @@ class Seen:
     loss: tuple[float, ...] = ()  # infinite where training diverged
     record: OnRecord | None = None
     answers: Answers = Answers()
-    pace: float | None = None  # seconds a round; None where that is not known
+    pace: float | None = None  # seconds a round; None where that is not known, or tells who took part
     left: float | None = None  # seconds until the last round
 
     @property
@@ -97,17 +98,14 @@ class Follow:
             except (DiscretionError, OSError) as problem:
                 self._problem = str(problem)
                 return Seen(self._folder.path, "waiting", self._problem)
-        try:
-            self._read_history(self._run.plan.rounds)
-            self._read_answers()
-        except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as problem:
-            self._problem = f"a line of {self._folder.path} cannot be read: {problem!r}"
+        self._read_history(self._run.plan.rounds)
+        self._read_answers()
         return self._seen(self._run)
 
     def _seen(self, run: Run) -> Seen:
         finished, alive = self._folder.model.exists(), self._alive()
         self._read_ledger(run, finished and alive)
-        pace, left = self._pace(run.plan.rounds, alive and not finished)
+        pace, left = self._pace(run.plan.rounds, alive and not finished and not run.secret)
         rounds = sorted(self._evaluated)
         status: Status = "running" if alive else "stopped" if self._begun() else "ready"
         return Seen(
@@ -130,21 +128,32 @@ class Follow:
         if anew:
             self._evaluated, self._done, self._problem = {}, 0, ""
         for line in lines:
-            record = json.loads(line)
-            if not 0 < record["round"] <= rounds:
-                raise ValueError(f"round {record['round']} of {rounds}")
-            self._done = int(record["round"])
-            if record.get("accuracy") is not None:
-                loss = record.get("loss")
-                known = loss is not None and not math.isnan(loss)
-                self._evaluated[self._done] = float(record["accuracy"]), float(loss) if known else math.inf
+            with self._tolerant():
+                record = json.loads(line)
+                number = int(record["round"])
+                if not 0 < number <= rounds:
+                    raise ValueError(f"round {number} of {rounds}")
+                if record.get("accuracy") is not None:
+                    loss = record.get("loss")
+                    known = loss is not None and not math.isnan(loss)
+                    self._evaluated[number] = float(record["accuracy"]), float(loss) if known else math.inf
+                self._done = number
 
     def _read_answers(self) -> None:
         anew, lines = self._answers.lines()
         if anew:
             self._heard = Answers()
         for line in lines:
-            self._heard = _with(self._heard, json.loads(line))
+            with self._tolerant():
+                self._heard = _with(self._heard, json.loads(line))
+
+    @contextmanager
+    def _tolerant(self) -> Iterator[None]:
+        """A line that cannot be read is said, and the next one is read."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+            self._problem = f"a line of {self._folder.path} cannot be read: {problem!r}"
 
     def _read_ledger(self, run: Run, ending: bool) -> None:
         """Not while a run ends: it makes one file of its ledger then, which a reader would hinder."""
@@ -206,15 +215,18 @@ def _with(heard: Answers, record: dict[str, Any]) -> Answers:
 
 
 def is_locked(path: Path) -> bool | None:
-    """Whether a process holds the lock on this file, without trying to get it; None where that is secret."""
+    """Whether a process holds the lock on this file, without trying to get it; None where that is not seen,
+    as from outside of the container in which the process that last held it was."""
     try:
         about = path.stat()
     except OSError:
         return False
     try:
         locks = Path("/proc/locks").read_text(encoding="ascii")
+        last = path.read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
     device = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}"
     name = f"{device}:{about.st_ino}"
-    return any("FLOCK" in words and name in words for words in map(str.split, locks.splitlines()))
+    held = any("FLOCK" in words and name in words for words in map(str.split, locks.splitlines()))
+    return held or (False if last in ("", seen_from()) else None)

@@ -20,7 +20,7 @@
       fresh.content.querySelector("script").textContent;
   }
 
-  const events = new EventSource("/events");
+  const events = new EventSource("events");
   events.addEventListener("open", () => { lost.hidden = true; });
   events.addEventListener("error", () => { lost.hidden = false; });
   events.addEventListener("view", (event) => {

@@ -156,7 +156,7 @@ def _marks(run: Run, seen: Seen) -> str:
     marks = [badge(*STATUS[seen.status]), VERDICTS[verdict]]
     if seen.problem:
         marks.append(badge("bad", "not all of it can be read"))
-    if run.about.randomness.startswith("simulation"):
+    if run.simulated:
         marks.append(badge("plain", "simulation"))
     return " ".join(marks)
 
@@ -193,6 +193,8 @@ def _left(seen: Seen) -> str:
         return "none<small>all rounds are done</small>"
     if seen.status != "running":
         return "–<small>nothing is being trained</small>"
+    if seen.run and seen.run.secret:
+        return "–<small>not told: time tells who took part</small>"
     if seen.pace is None or seen.left is None:
         return "–<small>known after two rounds</small>"
     return f"{duration(seen.left)}<small>{pace(seen.pace)}</small>"
@@ -269,20 +271,31 @@ def _missing(seen: Seen, run: Run, rows: Sequence[Class]) -> str:
                 f"{row.clients:,}",
                 f"{row.refusing:,}",
                 f"{row.refusals:,}",
-                f"{row.declined:,}",
+                *([] if row.declined is None else [f"{row.declined:,}"]),
             ]
             for row in rows
         ]
-        head = ["Budget class", "Clients", "Refusing now", "Refusals so far", "Refused by guards"]
+        head = ["Budget class", "Clients", "Refusing now", "Refusals so far"]
+        head += [] if run.secret else ["Refused by guards"]
         parts.append(table(head, body, "refusals", "Refusals by budget class"))
-    if seen.answers.last:
+    if seen.answers.last and not run.secret:
         at, asked, answered = seen.answers.last
         parts.append(note([f"In round {at:,}, {answered:,} of {asked:,} orders were answered."]))
     if seen.answers.refused:
-        some = list(seen.answers.refused.items())[:MOST_REFUSALS]
-        body = [[text(name), f"{at:,}", text(why)] for name, (at, why) in some]
-        parts.append(table(["Client", "Since round", "Why"], body, "data", "Guards that refused"))
+        parts.append(_declined(seen, run))
     return "".join(parts)
+
+
+def _declined(seen: Seen, run: Run) -> str:
+    """Guards that refused, by reason; and whose, and since when, unless coins are secret."""
+    refused = seen.answers.refused
+    if run.secret:
+        reasons = run.why_refused(why for _, why in refused.values())[:MOST_REFUSALS]
+        body = [[text(why), f"{count:,}"] for why, count in reasons]
+        return table(["Why", "Clients"], body, "data", "Why guards refused")
+    some = list(refused.items())[:MOST_REFUSALS]
+    body = [[text(name), f"{at:,}", text(why)] for name, (at, why) in some]
+    return table(["Client", "Since round", "Why"], body, "data", "Guards that refused")
 
 
 def _facts(run: Run, seen: Seen) -> str:
@@ -292,11 +305,14 @@ def _facts(run: Run, seen: Seen) -> str:
     return facts(
         [
             ("Method", f"{text(title(plan.method))}<small>{text(idea)}</small>"),
-            ("Model", f"{text(run.config.model.name)}<small>{text(run.about.data)}</small>"),
+            ("Model", f"{text(run.model)}<small>{text(run.about.data)}</small>"),
             ("Clients", f"{len(run.population):,}<small>{numbers.plain(plan.cohort)} in a round</small>"),
             ("Protected", "Nobody" if nobody else text(wording.promise(plan.unit, plan.adjacency))),
             ("In words", f"<small>{text(statements.protection(certificate))}</small>"),
-            ("Counted by", f"{text(certificate.accountant)}<small>plan {certificate.plan[:12]}…</small>"),
+            (
+                "Counted by",
+                f"{text(certificate.accountant)}<small>plan {text(certificate.plan[:12])}…</small>",
+            ),
             ("Run", f"{text(run.about.id)}<small>made {text(_moment(run))}</small>"),
             ("Folder", f"<small><code>{text(seen.folder)}</code></small>"),
         ]

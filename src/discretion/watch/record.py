@@ -39,10 +39,10 @@ def read_on(path: Path, run: str, known: OnRecord) -> OnRecord | None:
             ((others,),) = db.execute(query, [run]).fetchall()
             query = "SELECT refused FROM round WHERE run = ? AND round > ? ORDER BY round"
             new = [json.loads(refused) for (refused,) in db.execute(query, [run, known.reserved])]
-    except (sqlite3.Error, json.JSONDecodeError):
+            refusals = known.refusals.copy()
+            for places in new:
+                refusals[places] += 1
+    except (sqlite3.Error, json.JSONDecodeError, IndexError, TypeError, ValueError):
         return None
-    refusals = known.refusals.copy()
-    for places in new:
-        refusals[places] += 1
     refusing = np.array(new[-1], dtype=np.int64) if new else known.refusing
     return OnRecord(known.reserved + len(new), int(others), refusals, refusing)

@@ -5,6 +5,7 @@ more to trust than it saves.
 """
 
 import json
+import secrets
 import socketserver
 import sys
 import threading
@@ -22,6 +23,7 @@ from discretion.watch.page import View, page, view_of
 from discretion.watch.summary import record_of
 
 HOST = "127.0.0.1"
+HTTP_PORT = 80  # which browsers leave out
 EVERY = 0.5  # seconds between two looks at the folder
 ALIVE = 15.0  # seconds after which silence is broken, so that a closed page is noticed
 RETRY = 1000  # milliseconds after which a page asks again
@@ -51,6 +53,8 @@ class Watch(ThreadingHTTPServer):
         address is ever used as the name of a file.
         A request that names another host is refused, so that a page elsewhere whose name was made to point
         here (DNS rebinding) reads nothing; so is one that a browser says another page made.
+        A request without the secret that is the first part of the address is told nothing: other accounts on
+        this machine do not know it.
         Nothing is written.
     """
 
@@ -63,6 +67,7 @@ class Watch(ThreadingHTTPServer):
         self._lock, self._at = threading.Lock(), 0.0
         self._now: Now | None = None
         self._closed = threading.Event()
+        self.home = f"/{secrets.token_urlsafe(16)}/"
         try:
             super().__init__((HOST, port), Handler)
         except OSError as problem:
@@ -82,7 +87,13 @@ class Watch(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        return f"http://{HOST}:{self.server_port}/"
+        return f"http://{HOST}:{self.server_port}{self.home}"
+
+    def place(self, path: str) -> str | None:
+        """What a request asks for; None where it does not know the secret."""
+        told = path.encode()[: len(self.home)]
+        known = secrets.compare_digest(told, self.home.encode())
+        return path[len(self.home) :] if known else None
 
     def look(self) -> Now:
         """What is known now, or was just before."""
@@ -93,7 +104,8 @@ class Watch(ThreadingHTTPServer):
             return self._now
 
     def allows(self, host: str | None) -> bool:
-        return host in (f"{HOST}:{self.server_port}", f"localhost:{self.server_port}")
+        names = [f"{name}:{self.server_port}" for name in (HOST, "localhost")]
+        return host in names + ([HOST, "localhost"] if self.server_port == HTTP_PORT else [])
 
     def goes_on(self) -> bool:
         """After a while: whether there is more to come."""
@@ -111,23 +123,24 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 60  # seconds, to get a request
 
     def do_GET(self) -> None:
-        if not self._allowed():
+        place = self.server.place(self.path)
+        if not self._allowed(place):
             return
-        if self.path == "/":
+        if place == "":
             self._send("text/html", page(self.server.look().view))
-        elif self.path == "/state":
+        elif place == "state":
             self._send("application/json", dump(record_of(self.server.look().seen)))
-        elif self.path == "/events":
+        elif place == "events":
             self._stream()
         else:
-            self._refuse(HTTPStatus.NOT_FOUND, "there are /, /events and /state")
+            self._refuse(HTTPStatus.NOT_FOUND, "there is the address that discretion watch has printed")
 
     do_HEAD = do_GET
 
-    def _allowed(self) -> bool:
+    def _allowed(self, place: str | None) -> bool:
         if not self.server.allows(self.headers.get("Host")):
-            self._refuse(HTTPStatus.FORBIDDEN, f"this page is at {self.server.address} only")
-        elif self.path != "/" and self.headers.get("Sec-Fetch-Site") in FOREIGN:
+            self._refuse(HTTPStatus.FORBIDDEN, f"this page is on {HOST} only")
+        elif place and self.headers.get("Sec-Fetch-Site") in FOREIGN:
             self._refuse(HTTPStatus.FORBIDDEN, "another page may not read this one")
         else:
             return True

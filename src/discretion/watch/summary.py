@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from discretion.accounting.certify import share_of
+from discretion.plan import Plan
 from discretion.watch.following import Seen
 from discretion.watch.record import nothing
 
@@ -23,7 +24,7 @@ class Class:
     share: float  # of the budget that is spent; 0 of an infinite one
     refusing: int  # clients whose budgets do not allow the round that was last reserved
     refusals: int  # rounds that single clients refused because of their budgets
-    declined: int  # clients whose guards refused an order
+    declined: int | None  # clients whose guards refused an order; None where that tells whose coins came up
 
 
 def classes(seen: Seen) -> tuple[Class, ...]:
@@ -51,17 +52,34 @@ def classes(seen: Seen) -> tuple[Class, ...]:
             share=float(share[k]),
             refusing=int(refusing[k]),
             refusals=int(refusals[k]),
-            declined=int(declined[k]),
+            declined=None if run.secret else int(declined[k]),
         )
         for k in range(count)
     )
 
 
+def expected(plan: Plan, rounds: int) -> float:
+    """Orders that the plan expects to go out in its first rounds, whatever the coins say."""
+    left, found = rounds, 0.0
+    for phase in plan.phases:
+        found += min(left, phase.rounds) * float(phase.expected.sum())
+        left -= min(left, phase.rounds)
+    return found
+
+
 def record_of(seen: Seen) -> dict[str, Any]:
+    """Guarantees:
+    Where coins are secret, nothing of the pace, of how many were asked, or of who refused in which round.
+    """
     record: dict[str, Any] = {"folder": str(seen.folder), "status": seen.status, "problem": seen.problem}
     if seen.run is None:
         return record
     run, answers = seen.run, seen.answers
+    heard: dict[str, Any] = {"expected": expected(run.plan, seen.done), "lost": answers.lost}
+    if not run.secret:
+        heard |= {"asked": answers.asked, "answered": answers.answered}
+        refused = {name: {"round": at, "reason": why} for name, (at, why) in answers.refused.items()}
+        record |= {"refused_by": refused}
     return record | {
         "id": run.about.id,
         "method": run.plan.method,
@@ -79,6 +97,6 @@ def record_of(seen: Seen) -> dict[str, Any]:
         "within_budget": not run.broken and len(run.certificate.overspent) == 0,
         "classes": [asdict(each) for each in classes(seen)],
         "other_runs_on_these_budgets": seen.record.other_runs if seen.record else None,
-        "answers": {"asked": answers.asked, "answered": answers.answered, "lost": answers.lost},
-        "refused": {name: {"round": at, "reason": why} for name, (at, why) in answers.refused.items()},
+        "answers": heard,
+        "refused": dict(run.why_refused(why for _, why in answers.refused.values())),
     }

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from discretion.accounting.certify import share_of
@@ -31,17 +32,17 @@ HEIGHT = 9  # rows
 def show(out: Console, seen: Seen, plots: bool = True) -> None:
     run = seen.run
     if run is None:
-        out.print(f"{STATUS[seen.status]} {seen.problem}")
+        out.print(f"{STATUS[seen.status]} {escape(seen.problem)}")
         return
     title = METHODS[run.plan.method].title if run.plan.method in METHODS else run.plan.method
-    out.print(f"[bold]{title}[/] on {run.about.data} · {STATUS[seen.status]}")
-    out.print(lead(seen))
+    out.print(f"[bold]{escape(title)}[/] on {escape(run.about.data)} · {STATUS[seen.status]}")
+    out.print(escape(lead(seen)))
     rows = classes(seen)
     if rows:
         out.print(_table(rows))
-    out.print(f"[dim]{statements.protection(run.certificate) if not run.broken else run.broken}[/]")
+    out.print(f"[dim]{escape(run.broken or statements.protection(run.certificate))}[/]")
     for sentence in missing(seen, rows):
-        out.print(f"[yellow]{sentence}[/]")
+        out.print(f"[yellow]{escape(sentence)}[/]")
     if plots:
         width = min(out.width, WIDEST)
         if seen.rounds:
@@ -65,12 +66,12 @@ def _table(rows: Sequence[Class]) -> Table:
         spent = epsilon(row.spent)
         share = "–" if math.isinf(row.budget) else "∞" if math.isinf(row.spent) else f"{row.share:.1%}"
         table.add_row(
-            row.name,
+            escape(row.name),
             f"{row.clients:,}",
             f"[bold red]{spent}[/]" if over else spent,
             "no limit" if math.isinf(row.left) else f"{math.floor(row.left * 1e4) / 1e4:.4f}",
             share,
-            *([f"{row.refusing + row.declined}"] if refused else []),
+            *([f"{row.refusing + (row.declined or 0)}"] if refused else []),
         )
     return table
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from discretion.report import numbers
 from discretion.watch.following import Seen
-from discretion.watch.summary import Class
+from discretion.watch.summary import Class, expected
 
 MINUTE, HOUR = 60.0, 3600.0
 
@@ -25,7 +25,7 @@ def lead(seen: Seen) -> str:
         return f"The plan of {rounds:,} rounds is made and certified. Training has not begun."
     if seen.status == "stopped":
         return f"{far}. No process is training it now: it goes on with discretion run {seen.folder} --resume."
-    return f"{far}. {numbers_left(seen.left)}."
+    return f"{far}." if seen.run.secret else f"{far}. {numbers_left(seen.left)}."
 
 
 def numbers_left(seconds: float | None) -> str:
@@ -59,7 +59,17 @@ def missing(seen: Seen, rows: Sequence[Class]) -> list[str]:
     if answers.refused:
         found.append(f"The guards of {numbers.count(len(answers.refused), 'client')} refused an order.")
     if answers.lost:
-        found.append(f"{answers.lost:,} of {answers.asked:,} orders were not answered.")
+        found.append(f"{_orders(seen)} not answered.")
     if seen.problem:
         found.append(f"{seen.problem[:1].upper()}{seen.problem[1:]}.")
     return found
+
+
+def _orders(seen: Seen) -> str:
+    """How many were lost, of how many; where coins are secret, of how many the plan expects."""
+    lost, run = seen.answers.lost, seen.run
+    if run is None or not run.secret:
+        return f"{lost:,} of {seen.answers.asked:,} orders were"
+    wanted = numbers.plain(expected(run.plan, seen.done))
+    were = "was" if lost == 1 else "were"
+    return f"{numbers.count(lost, 'order')}, where the plan expects {wanted} so far, {were}"
