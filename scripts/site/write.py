@@ -56,8 +56,8 @@ def _not_shown(folder: str, names: list[str]) -> set[str]:
     """Of results: all but tables and figures."""
     here = Path(folder)
     shown = {".md", ".svg"}
-    empty = {name for name in names if (here / name).is_dir() and not (here / name / "table.md").exists()}
-    return empty | {name for name in names if (here / name).is_file() and Path(name).suffix not in shown}
+    cells = {"cells"} & set(names)
+    return cells | {name for name in names if (here / name).is_file() and Path(name).suffix not in shown}
 
 
 def _results() -> str:
