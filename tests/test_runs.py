@@ -42,13 +42,9 @@ def make_run(settings: Path, folder: Path, *changes: str) -> RunFolder:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+def whole(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run that was never interrupted."""
-    from conftest import SMALL
-
-    folder = tmp_path_factory.mktemp("whole")
-    (folder / "config.toml").write_text(SMALL, encoding="utf-8")
-    run = make_run(folder / "config.toml", folder / "run")
+    run = make_run(small_run.parent / "config.toml", tmp_path_factory.mktemp("whole") / "run")
     execute(run)
     return run
 
