@@ -6,7 +6,7 @@ for name in chromium chromium-browser google-chrome; do
 done
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     apt-get update -qq
-    apt-get install -y -qq --no-install-recommends chromium
+    apt-get install -y -qq chromium
 else
     echo "The tests of pages need Chromium. Install it with: sudo apt-get install chromium" >&2
     exit 1
