@@ -265,13 +265,30 @@ def test_any_population_can_be_planned_certified_and_trained(case: str, populati
     assert np.isfinite(state.model).all()
 
 
+def test_each_group_starts_to_spend_in_a_round_of_its_own() -> None:
+    """The transition rounds 7, 13 and 19 of Kiani et al.'s Table 10, one saving rate for all."""
+    people = Population(("a", "b", "c"), np.array([10.0, 20.0, 30.0]), np.full(3, 1e-5), np.full(3, 9))
+    settings = {"rounds": 25, "rate": 0.9, "clip": 1.0, "saving_low": 0.5, "saving_high": 0.5}
+    plan = make_plan("spend_as_you_go", people, settings | {"transition_low": 0.26, "transition_high": 0.74})
+    rates = np.array([phase.rate for phase in plan.phases])
+    assert [int(np.argmax(rate > 0.5)) + 1 for rate in rates.T] == [7, 13, 19]
+    spent = certify(plan, people).spent / people.epsilon
+    assert (spent <= 1).all() and spent.min() > 0.99
+
+
 # settings
 
 
 WRONG: list[dict[str, Any]] = [
     *({"rate": 0.0}, {"rate": 1.5}, {"rate": np.nan}, {"rounds": 0}, {"rounds": 2.5}, {"clip": 0.0}),
     *({"clip": np.inf}, {"batch": 0.0}, {"batch": 1.1}, {"steps": 0}, {"groups": 0}, {"memory": 0}),
-    *({"quantile": 1.0}, {"clip_learning_rate": 0.0}, {"bit_noise": -1.0}, {"transition": 1.0}),
+    *(
+        {"quantile": 1.0},
+        {"clip_learning_rate": 0.0},
+        {"bit_noise": -1.0},
+        {"transition_low": 1.0},
+        {"transition_high": -0.1},
+    ),
     *({"saving_low": 0.0}, {"saving_low": 0.9, "saving_high": 0.5}, {"read_share": 1.0}, {"candidates": 0.5}),
     *({"by": "x"}, {"perturb": "x"}, {"accounting": "x"}, {"tradeoff": -1.0}, {"reward": -1.0}),
     *({"budget_start": 0.0}, {"rounds": "6"}, {"average": 1.0}, {"average": -0.1}),

@@ -18,6 +18,7 @@ import numpy as np
 from discretion.accounting import noise_multiplier
 from discretion.accounting.papers.time_adaptive import Saving, clips, common_multiplier, set_privacy_params
 from discretion.errors import ConfigError
+from discretion.kinds import distinct
 from discretion.methods.parts import finite, schedule_scale
 from discretion.phase import Phase
 from discretion.plan import Accounting, Plan
@@ -33,21 +34,25 @@ def plan(
     clip: float,
     saving_low: float = 5 / 9,
     saving_high: float = 7 / 9,
-    transition: float = 0.5,
+    transition_low: float = 0.5,
+    transition_high: float = 0.5,
     groups: int = 3,
     accounting: Accounting = "tight",
 ) -> Plan:
     """rounds: how many; rate: chance of taking part in spending rounds; clip: mean of the clips in a round;
     saving_low, saving_high: saving rates of the strictest and the most generous group, as shares of rate;
-    transition: share of the rounds in which clients save; groups: of budgets, for saving rates; accounting:
-    tight or paper."""
-    if not (0 < saving_low <= saving_high <= 1 and 0 <= transition < 1):
-        raise ConfigError("expected 0 < saving_low <= saving_high <= 1 and 0 <= transition < 1")
+    transition_low, transition_high: shares of the rounds in which they save; groups: of budgets, for saving;
+    accounting: tight or paper."""
+    if not 0 < saving_low <= saving_high <= 1:
+        raise ConfigError("expected 0 < saving_low <= saving_high <= 1")
+    if not (0 <= transition_low < 1 and 0 <= transition_high < 1):
+        raise ConfigError("expected transition_low and transition_high, each from 0 to below 1")
     epsilon = finite(population.epsilon)
     if math.isinf(epsilon.max()):
         epsilon = np.ones(len(population))
     first, where = _kinds(epsilon, population.delta)
-    saving = _saving(epsilon[first], rounds, rate, (saving_low, saving_high), transition, groups)
+    spans = (saving_low, saving_high), (transition_low, transition_high)
+    saving = _saving(epsilon[first], rounds, rate, *spans, groups)
     budget = epsilon[first], population.delta[first]
     if accounting == "paper":
         sigma = set_privacy_params(saving, *budget).multiplier
@@ -56,7 +61,7 @@ def plan(
         equal = noise_multiplier(*budget, saving.rate, rounds)
         shape = time_adaptive.shape(saving, equal)
         once = np.ones(rounds, dtype=np.int64)
-        kind = np.unique(saving.saving_rate, return_inverse=True)[1]
+        _, kind = distinct(np.stack([saving.saving_rate, saving.spend_from]))
         rates = saving.rates()
         sigma = shape * schedule_scale(*budget, kind, lambda who: Steps(rates[:, who], shape[:, who], once))
         others = min(1, len(population) - 1)
@@ -84,15 +89,20 @@ def _kinds(epsilon: Floats, delta: Floats) -> tuple[Ints, Ints]:
 
 
 def _saving(
-    epsilon: Floats, rounds: int, rate: float, span: tuple[float, float], transition: float, most: int
+    epsilon: Floats,
+    rounds: int,
+    rate: float,
+    share: tuple[float, float],
+    transition: tuple[float, float],
+    most: int,
 ) -> Saving:
-    """Saving rates by group, the strictest least; all groups start to spend in the same round."""
+    """Saving rates and first rounds of spending by group, from the strictest to the most generous."""
     found = groups.group(epsilon, most)
-    rates = np.linspace(*span, len(found.size)) * rate
-    start = min(int(transition * rounds) + 1, rounds)
+    rates = np.linspace(*share, len(found.size)) * rate
+    start = np.minimum(np.linspace(*transition, len(found.size)) * rounds, rounds - 1).astype(np.int64) + 1
     return time_adaptive.saving(
         rounds,
         np.full(len(epsilon), rate),
         time_adaptive.assign(rates[found.member], epsilon),
-        np.full(len(epsilon), start),
+        start[found.member],
     )
