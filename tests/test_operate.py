@@ -201,6 +201,29 @@ def agree(client: ssl.SSLObject, server: ssl.SSLObject) -> bool:
 def test_without_flower_it_says_what_is_missing(here: Path) -> None:
     if find_spec("flwr") is None:
         with pytest.raises(InputError, match="pip install 'discretion\\[flower\\]'"):
-            project.submit(here, "here", "")
+            project.submit(here, "here", "", lambda: None)
     with pytest.raises(InputError, match="discretion flower init"):
         local.up(here, print)
+
+
+FINISHES = """#!/bin/sh
+echo '{"round": 1}' >> far/history.jsonl
+echo '{"round": 2, "accuracy": 0.5}' >> far/history.jsonl
+touch far/model.safetensors
+"""
+
+
+def test_a_run_on_flower_shows_its_rounds_and_why_it_ended(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool = here / "flwr"
+    monkeypatch.setattr(project, "tool", lambda name: str(here / name))
+    tool.write_text("#!/bin/sh\necho no SuperLink is there\nexit 1\n")
+    tool.chmod(0o700)
+    assert discretion("key", "operator.key") == 0
+    words = ("--on", "flower", "-c", "clients.key=operator.key", "--no-report")
+    assert discretion("run", "config.toml", "--out", "far", *words) == 2
+    assert "far/flower/flwr.log ends with:\nno SuperLink is there" in capsys.readouterr().err
+    tool.write_text(FINISHES)
+    discretion("run", "far", "--resume", "--no-report")
+    assert "round 2 of 4: 50.0%" in capsys.readouterr().err

@@ -286,12 +286,6 @@ def _train(
     if not as_json:
         _show(made, Population.from_csv(folder.population), certificate, as_json)
     settings = config.read(folder.config, overrides)
-    if settings.clients.where == "flower":
-        from discretion.flower import project
-
-        return project.submit(folder.path, settings.clients.connection, settings.clients.home)
-    if settings.clients.where == "flower-sim":
-        return operate.simulate(folder, settings)
     with terminal.bars(as_json) as progress, tracking(folder.path, settings.track, terminal.say) as hand_on:
         bar = terminal.bar(progress, made.method, made.rounds)
 
@@ -302,7 +296,12 @@ def _train(
             if not as_json and not terminal.err.is_terminal and now.round % max(1, now.rounds // 10) == 0:
                 terminal.say(f"round {now.round} of {now.rounds}: {note}")
 
-        execute(folder, task, show, profile, overrides=overrides)
+        if settings.clients.where == "flower":
+            operate.submit(folder, settings, made, certificate, show)
+        elif settings.clients.where == "flower-sim":
+            operate.simulate(folder, settings, show)
+        else:
+            execute(folder, task, show, profile, overrides=overrides)
 
 
 @app.command()

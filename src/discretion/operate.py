@@ -1,6 +1,7 @@
 """Commands for clients that are parties of their own: guards, keys, and guards for trying out."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,11 +10,22 @@ import tomli_w
 import typer
 
 from discretion import config, terminal
+from discretion.accounting import Certificate
 from discretion.errors import InputError
 from discretion.messages import write_key
 from discretion.options import Json, Override
 from discretion.plan import Plan
-from discretion.runs import RunFolder, Task, divide, fitted, load_data, plan_of, set_up
+from discretion.runs import (
+    Progress,
+    RunFolder,
+    Task,
+    divide,
+    fitted,
+    load_data,
+    plan_of,
+    read_history,
+    set_up,
+)
 
 flower = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Try a run on Flower, on this machine."
@@ -111,7 +123,30 @@ def write_guards(wanted: config.Config, out: Path) -> tuple[str, ...]:
     return task.population.client
 
 
-def simulate(folder: RunFolder, settings: config.Config) -> None:
+def submit(
+    folder: RunFolder,
+    settings: config.Config,
+    plan: Plan,
+    certificate: Certificate,
+    on_round: Callable[[Progress], None],
+) -> None:
+    """Do what is left of a run on Flower: its server app, another process, writes to the run folder."""
+    from discretion.flower import project
+
+    seen = len(read_history(folder))
+
+    def look() -> None:
+        nonlocal seen
+        for record in read_history(folder):
+            if record["round"] > seen:
+                seen = record["round"]
+                spent = certificate.spending.share(seen)
+                on_round(Progress(seen, plan.rounds, record.get("accuracy"), spent))
+
+    project.submit(folder.path, settings.clients.connection, settings.clients.home, look)
+
+
+def simulate(folder: RunFolder, settings: config.Config, on_round: Callable[[Progress], None]) -> None:
     """Do what is left of a run in Flower's simulation, with guards in the run folder."""
     try:
         from discretion.flower.simulate import simulate as on_ray
@@ -123,7 +158,7 @@ def simulate(folder: RunFolder, settings: config.Config) -> None:
     guards = folder.path / "guards"
     if not guards.exists():
         write_guards(settings, guards)
-    on_ray(folder, guards)
+    on_ray(folder, guards, on_round)
 
 
 def replan(

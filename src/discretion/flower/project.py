@@ -3,9 +3,14 @@
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from discretion.errors import InputError
+
+LOOKING = 0.5  # seconds between looks at how far a run is
+LAST = 5  # lines of Flower's log that an error shows
 
 PROJECT = """\
 [build-system]
@@ -60,13 +65,26 @@ def tool(name: str) -> str:
     return str(path)
 
 
-def submit(folder: Path, connection: str, home: str) -> None:
-    """Run what is left of a prepared run on a SuperLink, by its name in Flower's config.toml, and wait."""
+def submit(folder: Path, connection: str, home: str, look: Callable[[], None]) -> None:
+    """Run what is left of a prepared run on a SuperLink, by its name in Flower's config.toml, and wait.
+
+    What Flower says is kept beside what it was given; `look` is called now and then, and at the end.
+    """
     write(folder / "flower")
+    log = folder / "flower" / "flwr.log"
     settings = f'folder="{folder.absolute()}"'
     words = [tool("flwr"), "run", str(folder / "flower"), connection, "--stream", "--run-config", settings]
-    if (
-        subprocess.run(words, env=environment(home), stdout=sys.stderr).returncode != 0
-        or not (folder / "model.safetensors").exists()
-    ):
-        raise InputError(f"Flower did not finish the run in {folder}; go on with --resume when it can")
+    with log.open("ab") as file:
+        running = subprocess.Popen(words, env=environment(home), stdout=file, stderr=subprocess.STDOUT)
+        try:
+            while running.poll() is None:
+                look()
+                time.sleep(LOOKING)
+        finally:
+            running.terminate()
+            running.wait()
+    look()
+    if running.returncode != 0 or not (folder / "model.safetensors").exists():
+        said = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST:])
+        todo = f"Flower did not finish the run in {folder}; go on with --resume when it can"
+        raise InputError(f"{todo}. {log} ends with:\n{said}")

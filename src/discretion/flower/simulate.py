@@ -5,6 +5,7 @@ protects nobody from whoever runs it. Guards decide as they do elsewhere, over l
 """
 
 import fcntl
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from discretion.guard import policy
 from discretion.guard.keeper import Guard
 from discretion.messages import decode_order, verified
 from discretion.population import Population
-from discretion.runs import RunFolder, execute
+from discretion.runs import Progress, RunFolder, execute
 
 MOST_GUARDS = 256  # that a process keeps open
 
@@ -39,7 +40,7 @@ def answer(guards: Path, signed: bytes) -> bytes:
         return _guard(home / "GUARD.toml").answer(signed)
 
 
-def simulate(folder: RunFolder, guards: Path) -> None:
+def simulate(folder: RunFolder, guards: Path, on_round: Callable[[Progress], None]) -> None:
     """Do what is left of a prepared run, with policies of all clients and an operator's key in `guards`."""
     clients = Population.from_csv(folder.population).client
     here = guards.absolute()
@@ -49,7 +50,7 @@ def simulate(folder: RunFolder, guards: Path) -> None:
 
     def serve(grid: Grid, context: Context) -> None:
         key = f"clients.key={here / 'operator.key'}"
-        execute(folder, transport=FlowerTransport(grid, simulated=clients), overrides=[key])
+        execute(folder, None, on_round, transport=FlowerTransport(grid, simulated=clients), overrides=[key])
 
     nodes, server = ClientApp(), ServerApp()
     nodes.train()(play)
