@@ -2,22 +2,21 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN = .venv/bin
 
-.PHONY: demo test test-flower test-deployment docs outputs bars clean
+.PHONY: demo test test-deployment docs outputs bars clean
 
 demo: .venv/demo
 	$(BIN)/discretion demo --out runs/demo
 
-test: .venv/test
+test: .venv/test .venv-flower/test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	sh scripts/get-chromium.sh
 	$(BIN)/pytest -n 2
+	$(FLOWER_PYTEST) tests/deployment/test_flower.py
 
 # Flower's pins are not ours: what needs it is tested in an environment of its own, where typer is older than click
 FLOWER_PYTEST = .venv-flower/bin/python -m pytest -W ignore::DeprecationWarning:typer
-test-flower: .venv-flower/test
-	$(FLOWER_PYTEST) tests/deployment/test_flower.py
 
 # The site, in the folder site: open site/index.html. Broken links are errors.
 docs: .venv/docs
