@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import safetensors.numpy
 
-from discretion import __version__, budgets
+from discretion import __version__, budgets, journal
 from discretion.accounting import Certificate, certify
 from discretion.clients.remote import RemoteClients
 from discretion.clients.training import LocalTraining, Schedule
 from discretion.clients.transport import Sockets, Transport, read_addresses
 from discretion.config import Config, read
 from discretion.errors import ConfigError, DataError, InputError
-from discretion.files import append, sync, write_safely
+from discretion.files import sync, write_safely
 from discretion.ledger import Ledger
 from discretion.messages import read_key
 from discretion.methods import find, make_plan
@@ -388,7 +388,8 @@ def _execute(
     transport: Transport | None,
 ) -> None:
     state = read_checkpoint(folder) or State.start(start_of(config, task.clients))
-    _drop_later(folder, state.round)
+    for path in (folder.history, folder.answers):
+        journal.cut(path, state.round)
     elsewhere = far_clients(config, plan, task, transport)
     if elsewhere:
         _end_before(config, ledger, task, transport)
@@ -415,9 +416,9 @@ def _execute(
                     quality = task.clients.evaluate(state.result)
                 record |= {"accuracy": quality.accuracy, "loss": quality.loss}
             with profile("write"):
-                append(folder.history, json.dumps(record) + "\n")
+                journal.add(folder.history, [record])
                 if elsewhere:
-                    append(folder.answers, "".join(json.dumps(heard) + "\n" for heard in elsewhere.taken()))
+                    journal.add(folder.answers, elsewhere.taken())
                 _write_checkpoint(folder, state)
             profile.rounds += 1
             if on_round:
@@ -515,34 +516,3 @@ def read_checkpoint(folder: RunFolder) -> State | None:
     tensors = safetensors.numpy.load_file(folder.checkpoint)
     done, scale = int(tensors.pop("round")[0]), float(tensors.pop("scale")[0])
     return State(round=done, scale=scale, **tensors)
-
-
-def _drop_later(folder: RunFolder, rounds: int) -> None:
-    """Keep the lines of rounds that the model has; half-written lines go, too."""
-    for path in (folder.history, folder.answers):
-        if path.exists():
-            kept = [line for line in _whole_lines(path) if 0 <= _round_of(line) <= rounds]
-            write_safely(path, "".join(kept).encode())
-
-
-def _round_of(line: str) -> int:
-    """-1 where it cannot be read, as after a crash in the middle of a line."""
-    try:
-        return int(json.loads(line)["round"])
-    except (KeyError, TypeError, ValueError):
-        return -1
-
-
-def read_history(folder: RunFolder) -> list[dict[str, Any]]:
-    """The rounds on record; a line that is being written is left out."""
-    return [json.loads(line) for line in _whole_lines(folder.history)]
-
-
-def read_answers(folder: RunFolder) -> list[dict[str, Any]]:
-    """What was heard from clients elsewhere, by round; nothing where there are none."""
-    return [json.loads(line) for line in _whole_lines(folder.answers)]
-
-
-def _whole_lines(path: Path) -> list[str]:
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]

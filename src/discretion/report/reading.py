@@ -16,13 +16,14 @@ from urllib.parse import quote
 import numpy as np
 
 from discretion import config as settings
+from discretion import journal
 from discretion.accounting import Certificate, Pld
 from discretion.accounting.certify import worst_of
 from discretion.config import Config
 from discretion.errors import InputError
 from discretion.plan import Plan
 from discretion.population import Floats, Ints, Population
-from discretion.runs import RunFolder, read_answers, read_history
+from discretion.runs import RunFolder
 from discretion.treatment import Treatment, treatment
 
 NUMBER = re.compile(r"\d[\d.,]*(?<![.,])")
@@ -209,7 +210,7 @@ def _about(folder: RunFolder) -> About:
 
 def _history(folder: RunFolder) -> History:
     try:
-        lines = read_history(folder)
+        lines = journal.read(folder.history)
         by_round = {int(line["round"]): line for line in lines}
         evaluated = [line for line in by_round.values() if line.get("accuracy") is not None]
         return History(
@@ -226,7 +227,7 @@ def _history(folder: RunFolder) -> History:
 def _refusals(folder: RunFolder) -> dict[str, tuple[int, str]]:
     found: dict[str, tuple[int, str]] = {}
     try:
-        for heard in read_answers(folder):
+        for heard in journal.read(folder.answers):
             for client, reason in heard["refused"].items():
                 found.setdefault(str(client), (int(heard["round"]), str(reason)))
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as problem:
