@@ -12,14 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from discretion import config, journal, runs
+from discretion import config, journal, materials, runs
 from discretion.accounting import Certificate
 from discretion.errors import BudgetError, ConfigError, DataError, InputError, PlanError
 from discretion.ledger import Ledger
+from discretion.materials import divide, fitted, load_data
 from discretion.phase import Clipping, Quantile
 from discretion.plan import Plan
 from discretion.population import Population
-from discretion.runs import Progress, RunFolder, divide, execute, fitted, load_data, prepare
+from discretion.runs import Progress, RunFolder, execute, prepare
 from discretion.train import State
 
 FILES = {
@@ -531,7 +532,7 @@ def test_a_resumed_run_keeps_the_scale_of_its_clips(
     small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit the model of a run that was never interrupted: a scale of 1 again would not give it."""
-    planned = runs.plan_of
+    planned = materials.plan_of
 
     def following(*arguments: object) -> Plan:
         clipping = Clipping(quantile=Quantile(0.2, 0.5, noise=40.0))

@@ -17,8 +17,9 @@ from commands import Cli
 from discretion import journal
 from discretion.config import TrackConfig, make, read
 from discretion.errors import InputError
+from discretion.materials import load_data
 from discretion.report.reading import read_run
-from discretion.runs import RunFolder, load_data, name_of, prepare
+from discretion.runs import RunFolder, name_of, prepare
 from discretion.track import Facts, Feed, open_tracker, tracking
 from discretion.track.facts import facts_of, plain
 from run_folders import keep_secret

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from discretion.config import read
 from discretion.ledger import Ledger
+from discretion.materials import load_data
 from discretion.phase import Phase
 from discretion.plan import Plan
-from discretion.runs import RunFolder, alone, execute, load_data, prepare
+from discretion.runs import RunFolder, alone, execute, prepare
 from discretion.watch import record
 from discretion.watch.following import Follow, Seen, is_locked
 from discretion.watch.page import View, page, view_of

@@ -11,12 +11,13 @@ from discretion.accounting import Accountant, Certificate, Pld, Reference, Renyi
 from discretion.errors import DiscretionError, InputError
 from discretion.experiments import command
 from discretion.ledger import Ledger
+from discretion.materials import load_data, plan_of
 from discretion.methods import Details, explain
 from discretion.options import Json, Override
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.profile import Profile
-from discretion.runs import Progress, RunFolder, Task, execute, load_data, plan_of, prepare
+from discretion.runs import Progress, RunFolder, Task, execute, prepare
 from discretion.streams import Purpose, stream
 from discretion.track import tracking
 

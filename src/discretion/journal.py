@@ -1,4 +1,4 @@
-"""What a run tells round by round, its history and answers: lines of JSON, added, read, and cut after a crash."""
+"""What a run tells round by round, history and answers: lines of JSON, added, read, and cut after a crash."""
 
 import json
 from collections.abc import Sequence

@@ -10,10 +10,11 @@ import typer
 
 from discretion import config, terminal
 from discretion.errors import InputError
+from discretion.materials import divide, fitted, load_data, plan_of
 from discretion.messages import write_key
 from discretion.options import Json, Override
 from discretion.plan import Plan
-from discretion.runs import RunFolder, Task, divide, fitted, load_data, plan_of, set_up
+from discretion.runs import RunFolder, Task, set_up
 
 flower = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Try a run on Flower, on this machine."

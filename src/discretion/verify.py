@@ -17,12 +17,13 @@ from discretion.accounting.certify import share_of, worst_of
 from discretion.accounts import Accounts
 from discretion.errors import LedgerError, PlanError
 from discretion.kinds import distinct
+from discretion.materials import load_data
 from discretion.methods import find
 from discretion.plan import ADVERSARIES
 from discretion.population import Floats, Ints
 from discretion.reconcile import DAMAGED, Finding, all_hold, finding, reconcile
 from discretion.report.reading import Run, opened, read_run
-from discretion.runs import RunFolder, load_data, read_checkpoint, set_up
+from discretion.runs import RunFolder, read_checkpoint, set_up
 from discretion.steps import Steps
 
 MOST_KINDS = 100  # of clients with a cost of their own that are counted again, unless all are asked for
