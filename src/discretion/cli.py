@@ -6,11 +6,21 @@ from typing import Annotated
 
 import typer
 
-from discretion import __version__, advice, budgets, catalogue, config, looking, operate, results, terminal
+from discretion import (
+    __version__,
+    advice,
+    budgets,
+    catalogue,
+    config,
+    ledger_command,
+    looking,
+    operate,
+    results,
+    terminal,
+)
 from discretion.accounting import Accountant, Certificate, Pld, Reference, Renyi, certify
 from discretion.errors import DiscretionError, InputError
 from discretion.experiments import command
-from discretion.ledger import Ledger
 from discretion.materials import load_data, plan_of
 from discretion.methods import Details, explain
 from discretion.options import Json, Override
@@ -306,35 +316,7 @@ def _train(
         execute(folder, task, show, profile, overrides=overrides)
 
 
-@app.command()
-def ledger(
-    path: Annotated[Path, typer.Argument(metavar="LEDGER", help="A ledger.sqlite, or a run folder.")],
-    client: Annotated[str | None, typer.Option(help="Show the account of this client.")] = None,
-    change: Annotated[
-        float | None, typer.Option(help="Top up the client's epsilon (+0.5), or withdraw some (-0.5).")
-    ] = None,
-    note: Annotated[str, typer.Option(help="Why; kept with the change.")] = "",
-    json_: Json = False,
-) -> None:
-    """Show what clients have spent of their budgets, over all runs that share a ledger.
-
-    Examples: `discretion ledger ledger.sqlite`, `discretion ledger ledger.sqlite --client c7 --change -0.5
-    --note "asked by mail"` (a change stays on record; what is spent stays spent)
-    """
-    if client is None and (change is not None or note):
-        raise InputError("say whose budget is changed: --client NAME --change +0.5")
-    if note and change is None:
-        raise InputError("a note goes with a change: --change +0.5")
-    with Ledger.existing(path / "ledger.sqlite" if path.is_dir() else path) as opened:
-        if client is not None and change is not None:
-            opened.change_budget(client, change, note)
-        record = terminal.ledger_record(opened, client)
-        if json_:
-            terminal.print_json(record)
-        else:
-            terminal.show_ledger(record, opened.population)
-
-
+app.command()(ledger_command.ledger)
 app.command()(looking.show)
 app.command()(looking.watch)
 app.command()(looking.export)
