@@ -19,10 +19,11 @@ from discretion.errors import LedgerError, PlanError
 from discretion.kinds import distinct
 from discretion.materials import load_data
 from discretion.methods import find
+from discretion.on_record import opened
 from discretion.plan import ADVERSARIES
 from discretion.population import Floats, Ints
 from discretion.reconcile import DAMAGED, Finding, all_hold, finding, reconcile
-from discretion.report.reading import Run, opened, read_run
+from discretion.report.reading import Run, read_run
 from discretion.runs import RunFolder, read_checkpoint, set_up
 from discretion.steps import Steps
 
@@ -97,7 +98,12 @@ def verify(
         done = run.history.done
         records.append(_of_checkpoint(run, 0, 0))
         records.append(
-            finding("ledger", done == 0, "nothing is on record yet", f"none, but {done} rounds are done")
+            finding(
+                "ledger",
+                done == 0,
+                "nothing is on record yet",
+                f"none that can be read, but {done} rounds are done",
+            )
         )
     else:
         with closing(opened(RunFolder(run.folder).ledger(run.config))) as db:

@@ -3,24 +3,22 @@
 import json
 import math
 import re
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
 from discretion import config as settings
-from discretion import journal
+from discretion import journal, on_record
 from discretion.accounting import Certificate, Pld
 from discretion.accounting.certify import worst_of
 from discretion.config import Config
 from discretion.errors import InputError
+from discretion.on_record import OnRecord
 from discretion.plan import Plan
 from discretion.population import Floats, Ints, Population
 from discretion.runs import RunFolder
@@ -50,18 +48,6 @@ class History:
     rounds: Ints  # (E,) those with an evaluation
     accuracy: Floats  # (E,)
     loss: Floats  # (E,) infinite where training diverged
-
-
-@dataclass(frozen=True)
-class OnRecord:
-    """What the ledger says of a run."""
-
-    reserved: int  # rounds whose cost is counted, released or not
-    committed: int  # of these, rounds that were released
-    other_runs: int  # further runs that spend from the same budgets
-    refusals: int  # of single clients in single rounds
-    since: str  # when the first round was reserved; empty where none was
-    until: str  # when the last was reserved or committed
 
 
 @dataclass(frozen=True)
@@ -170,17 +156,18 @@ def read_run(path: Path) -> Run:
     folder = RunFolder(path)
     folder.require()
     config = settings.read(folder.config)
-    about = _about(folder)
+    about, population = _about(folder), Population.from_csv(folder.population)
+    known = on_record.nothing(len(population))
     run = Run(
         folder=path,
         config=config,
         about=about,
-        population=Population.from_csv(folder.population),
+        population=population,
         plan=Plan.from_json(_text(folder.plan)),
         certificate=Certificate.from_json(_text(folder.certificate)),
         history=_history(folder),
         finished=folder.model.exists(),
-        ledger=_on_record(folder.ledger(config), about.id),
+        ledger=on_record.read_on(folder.ledger(config), about.id, known),
         refusals=_refusals(folder),
         profile=_profile(folder),
     )
@@ -249,33 +236,6 @@ def _profile(folder: RunFolder) -> Timed | None:
 def _number(value: Any) -> float:
     number = math.inf if value is None else float(value)
     return math.inf if math.isnan(number) else number
-
-
-def _on_record(path: Path, run: str) -> OnRecord | None:
-    """What the ledger says of the run; read-only."""
-    states = (
-        "SELECT COUNT(*), COALESCE(SUM(state = 'committed'), 0), "
-        "COALESCE(SUM(json_array_length(refused)), 0), COALESCE(MIN(reserved), ''), "
-        "COALESCE(MAX(COALESCE(committed, reserved)), '') FROM round WHERE run = ?"
-    )
-    try:
-        with closing(opened(path)) as ledger:
-            reserved, committed, *rest = ledger.execute(states, [run]).fetchone()
-            others = ledger.execute("SELECT COUNT(*) FROM run WHERE id <> ?", [run]).fetchone()[0]
-    except sqlite3.Error:
-        return None
-    return OnRecord(int(reserved), int(committed), int(others), *rest)
-
-
-def opened(ledger: Path, wait: float = 5.0) -> sqlite3.Connection:
-    """A ledger to be read, as it is at one moment; neither it nor its index in shared memory is written.
-
-    `wait` is how many seconds it is waited for.
-    """
-    address = f"file:{quote(str(ledger.absolute()))}?mode=ro&readonly_shm=1"
-    db = sqlite3.connect(address, uri=True, isolation_level=None, timeout=wait)
-    db.execute("BEGIN DEFERRED")
-    return db
 
 
 def _flat(section: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

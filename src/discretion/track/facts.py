@@ -9,15 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from discretion.accounting.certify import share_of
-from discretion.report import statements
+from discretion.report import statements, wording
 from discretion.report.reading import Run
 
 Value = str | int | float
 
 DAY = 86400.0  # seconds
-
-OWN_RECORDS = "records that the clients held out themselves: not private"
-NOBODYS = "test records that belong to no client"
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ def facts_of(run: Run) -> Facts:
         "plan": certificate.plan,
         "population": certificate.population,
         "protection": run.broken or statements.protection(certificate),
-        "accuracy on": OWN_RECORDS if run.config.data.partition == "natural" else NOBODYS,
+        "accuracy on": wording.tested([run]),
     }
     for k, name in enumerate(names):
         values[f"clients of {plain(name)}"] = int((member == k).sum())

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from discretion.errors import DiscretionError
+from discretion.on_record import OnRecord, nothing, read_on
 from discretion.report.reading import Run, read_run
 from discretion.runs import RunFolder, seen_from
-from discretion.watch.record import OnRecord, nothing, read_on
 from discretion.watch.tail import Tail
 
 Status = Literal["waiting", "ready", "running", "stopped", "finished"]
@@ -162,7 +162,7 @@ class Follow:
             return
         self._ledger_at = now
         known = self._record or nothing(len(run.population))
-        found = read_on(self._folder.ledger(run.config), run.about.id, known)
+        found = read_on(self._folder.ledger(run.config), run.about.id, known, wait=0.0)
         self._record = found or self._record
 
     def _begun(self) -> bool:
