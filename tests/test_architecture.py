@@ -41,7 +41,7 @@ ALLOWED = {
     "discrete": {"errors", "population", "streams"},
     "noise": {"discrete", "errors", "population", "streams"},
     "profile": set(),
-    "files": set(),
+    "files": {"errors"},
     "journal": {"files"},
     "on_record": {"population"},
     "orders": {"clip", "noise", "pick", "population", "server"},

@@ -21,6 +21,7 @@ from discretion import (
 from discretion.accounting import Accountant, Certificate, Pld, Reference, Renyi, certify
 from discretion.errors import DiscretionError, InputError
 from discretion.experiments import command
+from discretion.files import read_text
 from discretion.materials import load_data, plan_of
 from discretion.methods import Details, explain
 from discretion.options import Json, Override
@@ -225,11 +226,11 @@ def check(
     if accountant not in ACCOUNTANTS:
         raise InputError(f"unknown accountant {accountant!r}; known are {', '.join(ACCOUNTANTS)}")
     clients = Population.from_csv(people or folder.population)
-    made = Plan.from_json(_read(folder.plan if target.is_dir() else target))
+    made = Plan.from_json(read_text(folder.plan if target.is_dir() else target))
     certificate = certify(made, clients, ACCOUNTANTS[accountant])
     _show(made, clients, certificate, json_)
     if target.is_dir():
-        Certificate.from_json(_read(folder.certificate)).require(made, accept_no_privacy=True)
+        Certificate.from_json(read_text(folder.certificate)).require(made, accept_no_privacy=True)
     certificate.require(made)
 
 
@@ -292,8 +293,8 @@ def run(
 def _train(
     folder: RunFolder, task: Task | None, as_json: bool, profile: Profile, overrides: list[str]
 ) -> None:
-    made = Plan.from_json(_read(folder.plan))
-    certificate = Certificate.from_json(_read(folder.certificate))
+    made = Plan.from_json(read_text(folder.plan))
+    certificate = Certificate.from_json(read_text(folder.certificate))
     if not as_json:
         _show(made, Population.from_csv(folder.population), certificate, as_json)
     settings = config.read(folder.config, overrides)
@@ -349,13 +350,6 @@ def _show(made: Plan, clients: Population, certificate: Certificate, as_json: bo
         if table := terminal.adversaries_table(clients, certificate):
             terminal.out.print(table)
         terminal.out.print(terminal.statement(certificate))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as problem:
-        raise InputError(f"cannot read {path}: {problem.strerror}") from None
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """What a run tells round by round, history and answers: lines of JSON, added, read, and cut after a crash."""
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,12 @@ def add(path: Path, records: Sequence[dict[str, Any]]) -> None:
 def read(path: Path) -> list[dict[str, Any]]:
     """What is on record; a line that is being written is left out, and there need be none."""
     return [json.loads(line) for line in _whole_lines(path)]
+
+
+def loss_in(record: Mapping[str, Any]) -> float:
+    """Infinite where training diverged: then there is none on record, or none that is a number."""
+    loss = record.get("loss")
+    return math.inf if loss is None or math.isnan(loss) else float(loss)
 
 
 def cut(path: Path, rounds: int) -> None:

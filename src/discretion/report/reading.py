@@ -1,7 +1,6 @@
 """Reads run folders, as they are on disk, into plain data; writes nothing into them."""
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,6 +17,7 @@ from discretion.accounting import Certificate, Pld
 from discretion.accounting.certify import worst_of
 from discretion.config import Config
 from discretion.errors import InputError
+from discretion.files import read_text
 from discretion.on_record import OnRecord
 from discretion.plan import Plan
 from discretion.population import Floats, Ints, Population
@@ -163,8 +163,8 @@ def read_run(path: Path) -> Run:
         config=config,
         about=about,
         population=population,
-        plan=Plan.from_json(_text(folder.plan)),
-        certificate=Certificate.from_json(_text(folder.certificate)),
+        plan=Plan.from_json(read_text(folder.plan)),
+        certificate=Certificate.from_json(read_text(folder.certificate)),
         history=_history(folder),
         finished=folder.model.exists(),
         ledger=on_record.read_on(folder.ledger(config), about.id, known),
@@ -179,16 +179,9 @@ def read_run(path: Path) -> Run:
     return run
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InputError(f"cannot read {path}: {problem}") from None
-
-
 def _about(folder: RunFolder) -> About:
     try:
-        record = json.loads(_text(folder.about))
+        record = json.loads(read_text(folder.about))
         fields = ("id", "created", "discretion", "data", "source", "randomness")
         return About(*(str(record[name]) for name in fields))
     except (json.JSONDecodeError, KeyError, TypeError) as problem:
@@ -205,7 +198,7 @@ def _history(folder: RunFolder) -> History:
             lines=tuple(int(line["round"]) for line in lines),
             rounds=np.array([int(line["round"]) for line in evaluated], dtype=np.int64),
             accuracy=np.array([float(line["accuracy"]) for line in evaluated]),
-            loss=np.array([_number(line.get("loss")) for line in evaluated]),
+            loss=np.array([journal.loss_in(line) for line in evaluated]),
         )
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as problem:
         raise InputError(f"{folder.history} cannot be read: {problem!r}") from None
@@ -226,16 +219,11 @@ def _profile(folder: RunFolder) -> Timed | None:
     if not folder.profile.exists():
         return None
     try:
-        record = json.loads(_text(folder.profile))
+        record = json.loads(read_text(folder.profile))
         seconds = {str(part): float(took) for part, took in record["seconds"].items()}
         return Timed(int(record["rounds"]), seconds)
     except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as problem:
         raise InputError(f"{folder.profile} cannot be read: {problem!r}") from None
-
-
-def _number(value: Any) -> float:
-    number = math.inf if value is None else float(value)
-    return math.inf if math.isnan(number) else number
 
 
 def _flat(section: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

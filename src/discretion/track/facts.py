@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from discretion import journal
 from discretion.accounting.certify import share_of
 from discretion.report import statements, wording
 from discretion.report.reading import Run
@@ -80,11 +81,9 @@ def rounds_of(lines: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
 def values_at(run: Run, number: int, record: Mapping[str, Any]) -> dict[str, float]:
     """What is known after a round: accuracy and loss where it was evaluated, and what each budget class has
     spent, at the rounds for which the certificate says so."""
-    found = {}
+    found: dict[str, float] = {}
     if record.get("accuracy") is not None:
-        loss = record.get("loss")
-        found["accuracy"] = float(record["accuracy"])
-        found["loss"] = math.inf if loss is None or math.isnan(loss) else float(loss)
+        found |= {"accuracy": float(record["accuracy"]), "loss": journal.loss_in(record)}
     curve = run.certificate.spending
     if number in curve.rounds and not run.broken:
         spent = curve.epsilon[:, curve.rounds.index(number)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from discretion import journal
 from discretion.errors import DiscretionError
 from discretion.on_record import OnRecord, nothing, read_on
 from discretion.report.reading import Run, read_run
@@ -134,9 +135,7 @@ class Follow:
                 if not 0 < number <= rounds:
                     raise ValueError(f"round {number} of {rounds}")
                 if record.get("accuracy") is not None:
-                    loss = record.get("loss")
-                    known = loss is not None and not math.isnan(loss)
-                    self._evaluated[number] = float(record["accuracy"]), float(loss) if known else math.inf
+                    self._evaluated[number] = float(record["accuracy"]), journal.loss_in(record)
                 self._done = number
 
     def _read_answers(self) -> None:
