@@ -21,8 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
+from discretion import journal
 from discretion.flower import project
-from discretion.runs import RunFolder, read_answers
+from discretion.runs import RunFolder
 from discretion.tasks import datasets
 
 SETTINGS = """
@@ -168,7 +169,7 @@ def ours(clients: int, rounds: int, number: int) -> list[float]:
     words = [sys.executable, "-m", "discretion", "run", "config.toml", "--on", "flower", "--out", name]
     words += ["--no-report", "-c", f"ledger={name}.sqlite", "-c", f"seed={number}"]
     found = between_lines([*words, "-c", f"plan.rounds={rounds}"], Path(name, "history.jsonl"))
-    heard = read_answers(RunFolder(Path(name)))
+    heard = journal.read(RunFolder(Path(name)).answers)
     if [each["answered"] for each in heard] != [clients] * rounds:
         sys.exit(f"not all answered: {heard}")
     return found

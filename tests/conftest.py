@@ -9,7 +9,8 @@ from hypothesis import settings
 from commands import Cli, runner
 from discretion import extension
 from discretion.config import read
-from discretion.runs import RunFolder, execute, load_data, prepare
+from discretion.materials import load_data
+from discretion.runs import RunFolder, execute, prepare
 
 # the same examples in every run: a failure can be repeated, and a green run says what was tried
 settings.register_profile("repeatable", derandomize=True, deadline=None)

@@ -11,11 +11,12 @@ import numpy as np
 
 from discretion.accounting import Renyi, certify
 from discretion.config import make
+from discretion.materials import load_data
 from discretion.methods import METHODS, make_plan
 from discretion.phase import Phase
 from discretion.plan import Plan
 from discretion.population import Population
-from discretion.runs import RunFolder, execute, load_data, prepare
+from discretion.runs import RunFolder, execute, prepare
 
 ROUNDS = 6
 BARE, STRICT, OWN = list(METHODS)[:3]  # no privacy, the strictest for all, each its own

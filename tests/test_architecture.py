@@ -24,7 +24,10 @@ ALLOWED = {
     "clip": {"errors", "extension", "population"},
     "pick": {"errors", "population"},
     "combine": {"errors", "population"},
-    "plan": {"errors", "population", "steps", "phase", "grid", "records", "pick", "combine"},
+    "plan_records": {"errors", "population", "phase", "records", "pick", "combine"},
+    "plan": {
+        *("errors", "population", "steps", "phase", "grid", "records", "pick", "combine", "plan_records"),
+    },
     "treatment": {"plan", "population"},
     "accounting": {"errors", "kinds", "population", "steps", "phase", "plan", "records"},
     "problems": {"errors", "population", "steps", "accounting", "streams"},
@@ -38,7 +41,9 @@ ALLOWED = {
     "discrete": {"errors", "population", "streams"},
     "noise": {"discrete", "errors", "population", "streams"},
     "profile": set(),
-    "files": set(),
+    "files": {"errors"},
+    "journal": {"files"},
+    "on_record": {"population"},
     "orders": {"clip", "noise", "pick", "population", "server"},
     "release": {
         *("errors", "population", "profile", "phase", "plan", "orders"),
@@ -62,12 +67,15 @@ ALLOWED = {
         *("clients", "frames", "ledger", "messages", "server"),
     },
     "config": {"errors", "plan", "methods", "clients"},
+    "materials": {
+        *("errors", "population", "budgets", "streams", "plan", "methods", "tasks", "clients", "config"),
+    },
 }
 # what people use: it may import everything, and nothing above imports it
 OUTERMOST = {
-    *("__init__", "__main__", "advice", "catalogue", "cli", "experiments", "flower", "looking", "operate"),
-    *("options", "plots", "receipts", "replan", "report", "results", "runs", "sketch", "terminal", "track"),
-    *("reconcile", "verify", "watch"),
+    *("__init__", "__main__", "advice", "catalogue", "cli", "experiments", "flower", "ledger_command"),
+    *("looking", "operate", "options", "plots", "receipts", "reconcile", "replan", "report", "results"),
+    *("runs", "sketch", "terminal", "track", "verify", "watch"),
 }
 
 

@@ -7,11 +7,12 @@ import pytest
 
 from discretion import config
 from discretion.errors import InputError
+from discretion.materials import load_data
 from discretion.report import write
 from discretion.report.comparing import group
 from discretion.report.fairness import measure
 from discretion.report.reading import read_runs
-from discretion.runs import RunFolder, execute, load_data, prepare
+from discretion.runs import RunFolder, execute, prepare
 from run_folders import SMALL, trained
 
 

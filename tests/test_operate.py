@@ -13,11 +13,11 @@ from unittest.mock import Mock
 import pytest
 import safetensors.numpy
 
-from discretion import cli
+from discretion import cli, journal
 from discretion.errors import ConfigError, InputError
 from discretion.flower import local, project
 from discretion.ledger import Ledger
-from discretion.runs import RunFolder, read_answers
+from discretion.runs import RunFolder
 from guard_process import Process
 
 SETTINGS = """
@@ -90,12 +90,12 @@ def test_what_was_heard_in_a_round_is_on_record_once(here: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("discretion.runs._write_checkpoint", Mock(side_effect=OSError("killed")))
             assert discretion("run", "config.toml", "--out", "far", "--on", "guards", *words, "--json") != 0
-        assert len(read_answers(far)) == 1
+        assert len(journal.read(far.answers)) == 1
         far.answers.write_text(far.answers.read_text() + '{"round": 2, "as')
         assert discretion("run", "far", "--resume", "--json") == 0
     finally:
         guard.end()
-    assert [heard["round"] for heard in read_answers(far)] == [1, 2, 3, 4]
+    assert [heard["round"] for heard in journal.read(far.answers)] == [1, 2, 3, 4]
     assert far.answers.read_text().count("\n") == 4
 
 

@@ -11,10 +11,11 @@ from discretion import config
 from discretion.accounting import Certificate
 from discretion.errors import BudgetError, InputError, LedgerError
 from discretion.ledger import Ledger
+from discretion.materials import load_data
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.replan import replan
-from discretion.runs import Progress, RunFolder, execute, load_data, prepare, read_checkpoint
+from discretion.runs import Progress, RunFolder, execute, prepare, read_checkpoint
 from guarding import KEY, SEED, Direct, guard_of, ledger_of, spent_of
 from test_operate import discretion
 

@@ -579,3 +579,9 @@ def test_numbers_as_they_are_read() -> None:
     assert numbers.power(7e-5) == f"7{numbers.SPACE}×{numbers.SPACE}10⁻⁵" and numbers.power(1e-5) == "10⁻⁵"
     assert numbers.span([0.5, 0.5]) == "0.5" and numbers.span([0.5, 1.0]) == "0.5 to 1"
     assert numbers.listing(["a", "b", "c"]) == "a, b and c" and numbers.listing(["a"]) == "a"
+
+
+def test_durations_are_said_as_people_do() -> None:
+    said = [numbers.duration(seconds) for seconds in (0.4, 1, 89, 90, 119, 5399, 5400, 7300, 90_000)]
+    assert said[:5] == ["0 seconds", "1 second", "89 seconds", "2 minutes", "2 minutes"]
+    assert said[5:] == ["1 hour 30 min", "1 hour 30 min", "2 hours 2 min", "25 hours"]

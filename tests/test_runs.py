@@ -12,14 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from discretion import config, runs
+from discretion import config, journal, materials, runs
 from discretion.accounting import Certificate
 from discretion.errors import BudgetError, ConfigError, DataError, InputError, PlanError
 from discretion.ledger import Ledger
+from discretion.materials import divide, fitted, load_data
 from discretion.phase import Clipping, Quantile
 from discretion.plan import Plan
 from discretion.population import Population
-from discretion.runs import Progress, RunFolder, divide, execute, fitted, load_data, prepare, read_history
+from discretion.runs import Progress, RunFolder, execute, prepare
 from discretion.train import State
 
 FILES = {
@@ -54,7 +55,8 @@ def same_end(run: RunFolder, whole: RunFolder, rounds: int = 8) -> None:
     assert run.model.read_bytes() == whole.model.read_bytes()
     assert not run.checkpoint.exists()
     ours, theirs = (
-        [(line["round"], line["accuracy"], line["loss"]) for line in read_history(r)] for r in (run, whole)
+        [(line["round"], line["accuracy"], line["loss"]) for line in journal.read(r.history)]
+        for r in (run, whole)
     )
     assert ours == theirs
     with Ledger(run.path / "ledger.sqlite", Population.from_csv(run.population)) as ledger:
@@ -66,7 +68,7 @@ def same_end(run: RunFolder, whole: RunFolder, rounds: int = 8) -> None:
 
 def test_a_run_folder_has_every_part(whole: RunFolder) -> None:
     assert {path.name for path in whole.path.iterdir()} >= FILES
-    history = read_history(whole)
+    history = journal.read(whole.history)
     assert [line["round"] for line in history] == list(range(1, 9))
     assert history[-1]["accuracy"] > 0.3  # it learns: guessing is right one time in ten
     assert config.read(whole.config).plan.rounds == 8
@@ -74,7 +76,7 @@ def test_a_run_folder_has_every_part(whole: RunFolder) -> None:
 
 
 def test_nothing_says_who_took_part(whole: RunFolder) -> None:
-    assert set(read_history(whole)[0]) == {"round", "accuracy", "loss"}
+    assert set(journal.read(whole.history)[0]) == {"round", "accuracy", "loss"}
     assert "participants" not in (whole.path / "ledger.sqlite").read_bytes().decode("latin1")
 
 
@@ -97,12 +99,12 @@ def test_executing_a_finished_run_changes_nothing(whole: RunFolder) -> None:
     assert {path: path.stat().st_mtime_ns for path in whole.path.glob("*.s*")} == before
 
 
-# where a process can die: the name of a function of runs or ledger, and whether before or after it
+# where a process can die: the name of a function of runs, journal or ledger, and whether before or after it
 POINTS = [
     ("ledger.Ledger.reserve", "before"),
     ("ledger.Ledger.reserve", "after"),
-    ("runs.append", "before"),
-    ("runs.append", "after"),
+    ("journal.add", "before"),
+    ("journal.add", "after"),
     ("runs._write_checkpoint", "after"),
     ("ledger.Ledger._commit", "after"),
     ("ledger.Ledger.finish", "before"),
@@ -111,7 +113,7 @@ POINTS = [
 CRASH = """
 import functools, os, sys
 from pathlib import Path
-import discretion.ledger, discretion.runs
+import discretion.journal, discretion.ledger, discretion.runs
 folder, target, when, turn = sys.argv[1:]
 owner = eval("discretion." + target.rpartition(".")[0])
 name = target.rpartition(".")[2]
@@ -150,7 +152,7 @@ def never_under_counts(run: RunFolder) -> None:
     """Every round whose model or history exists is on record."""
     with Ledger(run.path / "ledger.sqlite", Population.from_csv(run.population)) as ledger:
         recorded = len(ledger.states(json.loads(run.about.read_text())["id"]))
-    assert recorded >= len(read_history(run))
+    assert recorded >= len(journal.read(run.history))
 
 
 def test_killed_ten_times_at_random_moments_it_ends_as_if_never_killed(
@@ -180,11 +182,11 @@ def end_with_kills(run: RunFolder, config: Path, chance: random.Random, most: in
     while True:
         process = subprocess.Popen([*command, "--resume", "--json"], stdout=subprocess.DEVNULL)
         if kills < most:
-            seen = read_history(run) if run.about.exists() else []
+            seen = journal.read(run.history) if run.about.exists() else []
             end = time.monotonic() + chance.uniform(0.5, 30)
             # wait for one more round than before, or for a while, then strike within a round's time
             while time.monotonic() < end and process.poll() is None:
-                if len(read_history(run)) > len(seen):
+                if len(journal.read(run.history)) > len(seen):
                     break
                 time.sleep(0.002)
             time.sleep(chance.uniform(0, 0.05))
@@ -227,12 +229,12 @@ def test_a_changed_plan_is_refused(small_config: Path, tmp_path: Path) -> None:
     run.plan.write_text(text.replace(noise, repr(float(noise) * 0.8)))
     with pytest.raises(PlanError, match="changed after it was certified"):
         execute(run)
-    assert read_history(run) == []
+    assert journal.read(run.history) == []
     run = make_run(small_config, tmp_path / "other")
     run.population.write_text(run.population.read_text().replace(",4.0,", ",40.0,"))
     with pytest.raises(InputError, match="made from other settings, clients"):
         execute(run)
-    assert read_history(run) == []
+    assert journal.read(run.history) == []
 
 
 def test_a_folder_in_use_is_left_alone(small_config: Path, tmp_path: Path, whole: RunFolder) -> None:
@@ -466,7 +468,7 @@ def test_cryptographic_noise_is_not_repeatable_but_can_be_resumed(small_config: 
         with pytest.raises(Interrupted):
             execute(run, on_round=stop_after_two)
         execute(run)
-        assert [line["round"] for line in read_history(run)] == [1, 2, 3, 4]
+        assert [line["round"] for line in journal.read(run.history)] == [1, 2, 3, 4]
         assert json.loads(run.about.read_text())["randomness"].startswith("deployment: ChaCha20")
         models.append(run.model.read_bytes())
     assert models[0] != models[1]
@@ -492,7 +494,7 @@ def test_integers_through_the_whole_run(small_config: Path, tmp_path: Path) -> N
     assert "rounded to a grid" in certificate.noise
     execute(run)
     assert json.loads(run.about.read_text())["randomness"] == certificate.noise
-    assert read_history(run)[-1]["accuracy"] > 0.1
+    assert journal.read(run.history)[-1]["accuracy"] > 0.1
 
 
 def test_layers_through_the_whole_run(small_config: Path, tmp_path: Path) -> None:
@@ -530,7 +532,7 @@ def test_a_resumed_run_keeps_the_scale_of_its_clips(
     small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit the model of a run that was never interrupted: a scale of 1 again would not give it."""
-    planned = runs.plan_of
+    planned = materials.plan_of
 
     def following(*arguments: object) -> Plan:
         clipping = Clipping(quantile=Quantile(0.2, 0.5, noise=40.0))
@@ -586,7 +588,7 @@ def test_answers_of_rounds_that_the_model_has_not_are_dropped_when_it_goes_on(tm
     folder = RunFolder(tmp_path)
     first, second, third = (json.dumps({"round": k, "refused": {}}) + "\n" for k in (1, 2, 3))
     folder.answers.write_text(first + second[:9] + second + second + third + third[:9])
-    runs._drop_later(folder, 2)
+    journal.cut(folder.answers, 2)
     assert folder.answers.read_text() == first + second
-    runs._drop_later(folder, 0)
+    journal.cut(folder.answers, 0)
     assert folder.answers.read_text() == ""

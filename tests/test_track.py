@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from commands import Cli
+from discretion import journal
 from discretion.config import TrackConfig, make, read
 from discretion.errors import InputError
+from discretion.materials import load_data
 from discretion.report.reading import read_run
-from discretion.runs import RunFolder, load_data, name_of, prepare, read_history
+from discretion.runs import RunFolder, name_of, prepare
 from discretion.track import Facts, Feed, open_tracker, tracking
 from discretion.track.facts import facts_of, plain
 from run_folders import keep_secret
@@ -54,7 +56,7 @@ class Kept:
 def test_what_goes_out_is_the_history_and_what_the_certificate_says(run: Path) -> None:
     kept = Kept()
     assert Feed(run, kept).finish() == "here" and kept.ends == [True]
-    history = read_history(RunFolder(run))
+    history = journal.read(RunFolder(run).history)
     curve = read_run(run).certificate.spending
     assert [number for number, _ in kept.rounds] == list(range(1, ROUNDS + 1))
     for (number, values), line in zip(kept.rounds, history, strict=True):
@@ -118,7 +120,7 @@ def test_each_round_goes_out_once_however_often_it_is_resumed(run: Path) -> None
 def test_csv(discretion: Cli, run: Path, tmp_path: Path) -> None:
     assert discretion("export", str(run)).code == 0
     rows = list(csv.DictReader((tmp_path / "run.csv").read_text(encoding="utf-8").splitlines()))
-    history = read_history(RunFolder(run))
+    history = journal.read(RunFolder(run).history)
     assert [(int(row["round"]), float(row["accuracy"])) for row in rows] == [
         (line["round"], line["accuracy"]) for line in history
     ]
@@ -170,7 +172,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 def test_tensorboard(discretion: Cli, run: Path, tmp_path: Path) -> None:
     assert discretion("export", str(run), "--to", "tensorboard").code == 0
-    history = read_history(RunFolder(run))
+    history = journal.read(RunFolder(run).history)
     expected = [(line["round"], pytest.approx(line["accuracy"])) for line in history]
     assert scalars(run / "tensorboard")["accuracy"] == expected
     for _ in range(2):  # what is there already is not written again
@@ -195,7 +197,7 @@ def test_a_run_that_is_killed_and_resumed_is_tracked_once(small_config: Path, tm
         process.until(6)
         hand_on()
         process.to_the_end()
-    history = read_history(folder)
+    history = journal.read(folder.history)
     expected = [(line["round"], pytest.approx(line["accuracy"])) for line in history]
     assert len(expected) == ROUNDS and said == []
     assert scalars(tmp_path / "board" / f"run-{name_of(folder)}")["accuracy"] == expected
@@ -318,7 +320,7 @@ def test_mlflow(discretion: Cli, run: Path, tmp_path: Path, monkeypatch: pytest.
     assert found.data.tags["discretion.run"] == name_of(RunFolder(run))
     assert found.data.params["budget of epsilon 16"] == "16.0"
     logged = client.get_metric_history(found.info.run_id, "accuracy")
-    history = read_history(RunFolder(run))
+    history = journal.read(RunFolder(run).history)
     assert [(m.step, m.value) for m in logged] == [(line["round"], line["accuracy"]) for line in history]
 
 
@@ -374,6 +376,6 @@ def test_a_run_is_tracked_from_the_command_line(discretion: Cli, small_config: P
         "run", str(small_config), "--out", "new", "--track", "tensorboard", "--no-report", "--json"
     )
     assert done.code == 0
-    history = read_history(RunFolder(tmp_path / "new"))
+    history = journal.read(RunFolder(tmp_path / "new").history)
     logged = scalars(tmp_path / "new" / "tensorboard")["accuracy"]
     assert logged == [(line["round"], pytest.approx(line["accuracy"])) for line in history]

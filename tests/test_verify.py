@@ -101,16 +101,17 @@ def checkpoint(run: Path, number: int) -> None:
     safetensors.numpy.save_file(tensors, run / "checkpoint.safetensors")
 
 
-TAMPERED: dict[str, tuple[Callable[[Path], None], str]] = {
+Tampering = tuple[Callable[[Path], None], str]  # what is done to a run, and the finding that tells of it
+
+
+def in_certificate(how: Callable[[dict], None], found: str = "certificate") -> Tampering:
+    return lambda run: change(run / "certificate.json", how), found
+
+
+TAMPERED: dict[str, Tampering] = {
     "less noise in the plan": (lambda run: change(run / "plan.json", less_noise), "plan"),
-    "a smaller epsilon in the certificate": (
-        lambda run: change(run / "certificate.json", smaller),
-        "certificate, again",
-    ),
-    "another adversary in the certificate": (
-        lambda run: change(run / "certificate.json", lambda record: record.update(promise="server")),
-        "certificate",
-    ),
+    "a smaller epsilon in the certificate": in_certificate(smaller, "certificate, again"),
+    "another adversary in the certificate": in_certificate(lambda record: record.update(promise="server")),
     "a larger budget": (
         lambda run: (run / "population.csv").write_text(
             (run / "population.csv").read_text().replace(",4.0,", ",40.0,")
@@ -161,29 +162,16 @@ TAMPERED: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "no clients in the ledger": (lambda run: sql(run, "DELETE FROM client"), "budgets on record"),
     "another rule in the ledger": (lambda run: sql(run, "UPDATE about SET rule = 'adaptive'"), "refusals"),
-    "a promise against the server": (
-        lambda run: change(
-            run / "certificate.json", lambda record: record["epsilon"].update(server=record["spent"])
-        ),
-        "certificate",
+    "a promise against the server": in_certificate(
+        lambda record: record["epsilon"].update(server=record["spent"])
     ),
-    "a lower curve in the certificate": (
-        lambda run: change(run / "certificate.json", lower_curve),
-        "certificate",
+    "a lower curve in the certificate": in_certificate(lower_curve),
+    "better noise in the certificate": in_certificate(lambda record: record.update(noise="deployment: best")),
+    "another accountant in the certificate": in_certificate(
+        lambda record: record.update(accountant="an oracle")
     ),
-    "better noise in the certificate": (
-        lambda run: change(run / "certificate.json", lambda record: record.update(noise="deployment: best")),
-        "certificate",
-    ),
-    "another accountant in the certificate": (
-        lambda run: change(run / "certificate.json", lambda record: record.update(accountant="an oracle")),
-        "certificate",
-    ),
-    "other adversaries in the certificate": (
-        lambda run: change(
-            run / "certificate.json", lambda record: record["against"].update(server="nobody")
-        ),
-        "certificate",
+    "other adversaries in the certificate": in_certificate(
+        lambda record: record["against"].update(server="nobody")
     ),
     "a checkpoint of a later round": (lambda run: checkpoint(run, 5), "checkpoint"),
     "a checkpoint that is none": (

@@ -14,18 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from discretion import on_record
 from discretion.config import read
 from discretion.ledger import Ledger
+from discretion.materials import load_data
 from discretion.phase import Phase
 from discretion.plan import Plan
-from discretion.runs import RunFolder, alone, execute, load_data, prepare
-from discretion.watch import record
+from discretion.runs import RunFolder, alone, execute, prepare
 from discretion.watch.following import Follow, Seen, is_locked
 from discretion.watch.page import View, page, view_of
 from discretion.watch.server import Watch
 from discretion.watch.summary import classes, expected, record_of
 from discretion.watch.tail import Tail
-from discretion.watch.wording import duration, pace
+from discretion.watch.wording import pace
 from run_folders import keep_secret
 from stepping import Stepping
 
@@ -233,7 +234,7 @@ def test_a_ledger_that_names_a_client_too_many_is_not_read(copy: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("UPDATE round SET refused = '[999]' WHERE round = 2")
         db.commit()
-    assert record.read_on(path, seen.run.about.id, record.nothing(len(seen.run.population))) is None
+    assert on_record.read_on(path, seen.run.about.id, on_record.nothing(len(seen.run.population))) is None
 
 
 def test_a_folder_that_cannot_be_read_is_said(copy: Path) -> None:
@@ -276,13 +277,20 @@ def test_a_ledger_is_read_on_from_what_is_known(copy: Path) -> None:
     seen = Follow(copy).look()
     assert seen.run and seen.record
     path, run, clients = RunFolder(copy).ledger(seen.run.config), seen.run.about.id, len(seen.run.population)
-    known = record.read_on(path, run, record.nothing(clients))
-    assert known and known.reserved == ROUNDS and known.other_runs == 0
-    again = record.read_on(path, run, known)
-    assert again and again.reserved == ROUNDS
-    other = record.read_on(path, "another", record.nothing(clients))
+    state = "UPDATE round SET state = ? WHERE round = ?"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(state, ["reserved", ROUNDS])
+        db.commit()
+        known = on_record.read_on(path, run, on_record.nothing(clients))
+        assert known and (known.reserved, known.committed, known.other_runs) == (ROUNDS, ROUNDS - 1, 0)
+        assert "" < known.since < known.until
+        db.execute(state, ["committed", ROUNDS])
+        db.commit()
+    again = on_record.read_on(path, run, known)
+    assert again and again.reserved == again.committed == ROUNDS
+    other = on_record.read_on(path, "another", on_record.nothing(clients))
     assert other and (other.reserved, other.other_runs) == (0, 1)
-    assert record.read_on(copy / "nowhere.sqlite", run, known) is None
+    assert on_record.read_on(copy / "nowhere.sqlite", run, known) is None
 
 
 def test_what_clients_elsewhere_answer_is_counted(copy: Path) -> None:
@@ -363,9 +371,9 @@ def test_a_run_ends_as_it_would_unwatched(small_config: Path, tmp_path: Path) ->
     ended, looks = threading.Event(), [0]
 
     def look() -> None:
-        known = record.nothing(len(task.population))
+        known = on_record.nothing(len(task.population))
         while not ended.is_set():
-            found = record.read_on(folder.ledger(config), task.name, known)
+            found = on_record.read_on(folder.ledger(config), task.name, known, wait=0.0)
             looks[0] += found is not None
 
     looking = threading.Thread(target=look)
@@ -382,10 +390,7 @@ def test_a_run_ends_as_it_would_unwatched(small_config: Path, tmp_path: Path) ->
 # words
 
 
-def test_durations_are_said_as_people_do() -> None:
-    said = [duration(seconds) for seconds in (0.4, 1, 59, 61, 3599, 3600, 3700, 90_000)]
-    assert said[:4] == ["0 seconds", "1 second", "59 seconds", "1 minute"]
-    assert said[4:] == ["60 minutes", "1 hour", "1 hour 2 min", "25 hours"]
+def test_a_pace_is_said_as_people_do() -> None:
     assert pace(0.05) == "20 rounds a second" and pace(2.5) == "2.5 seconds a round"
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from discretion.config import read
 from discretion.errors import InputError
-from discretion.runs import RunFolder, load_data, prepare
+from discretion.materials import load_data
+from discretion.runs import RunFolder, prepare
 from discretion.watch.server import HOST, Watch
 from stepping import Stepping
 from test_watch import ROUNDS, contents

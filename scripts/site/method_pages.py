@@ -15,10 +15,10 @@ from markdown.extensions.toc import slugify
 from discretion import config
 from discretion.advice import noise_to_signal
 from discretion.catalogue import MODES, about
+from discretion.materials import plan_of
 from discretion.methods import METHODS, Method
 from discretion.plan import Plan
 from discretion.population import Population
-from discretion.runs import plan_of
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 POPULATION = "discretion population groups:1,2,4 --clients 60 > population.csv"

@@ -6,17 +6,29 @@ from typing import Annotated
 
 import typer
 
-from discretion import __version__, advice, budgets, catalogue, config, looking, operate, results, terminal
+from discretion import (
+    __version__,
+    advice,
+    budgets,
+    catalogue,
+    config,
+    ledger_command,
+    looking,
+    operate,
+    results,
+    terminal,
+)
 from discretion.accounting import Accountant, Certificate, Pld, Reference, Renyi, certify
 from discretion.errors import DiscretionError, InputError
 from discretion.experiments import command
-from discretion.ledger import Ledger
+from discretion.files import read_text
+from discretion.materials import load_data, plan_of
 from discretion.methods import Details, explain
 from discretion.options import Json, Override
 from discretion.plan import Plan
 from discretion.population import Population
 from discretion.profile import Profile
-from discretion.runs import Progress, RunFolder, Task, execute, load_data, plan_of, prepare
+from discretion.runs import Progress, RunFolder, Task, execute, prepare
 from discretion.streams import Purpose, stream
 from discretion.track import tracking
 
@@ -214,11 +226,11 @@ def check(
     if accountant not in ACCOUNTANTS:
         raise InputError(f"unknown accountant {accountant!r}; known are {', '.join(ACCOUNTANTS)}")
     clients = Population.from_csv(people or folder.population)
-    made = Plan.from_json(_read(folder.plan if target.is_dir() else target))
+    made = Plan.from_json(read_text(folder.plan if target.is_dir() else target))
     certificate = certify(made, clients, ACCOUNTANTS[accountant])
     _show(made, clients, certificate, json_)
     if target.is_dir():
-        Certificate.from_json(_read(folder.certificate)).require(made, accept_no_privacy=True)
+        Certificate.from_json(read_text(folder.certificate)).require(made, accept_no_privacy=True)
     certificate.require(made)
 
 
@@ -281,8 +293,8 @@ def run(
 def _train(
     folder: RunFolder, task: Task | None, as_json: bool, profile: Profile, overrides: list[str]
 ) -> None:
-    made = Plan.from_json(_read(folder.plan))
-    certificate = Certificate.from_json(_read(folder.certificate))
+    made = Plan.from_json(read_text(folder.plan))
+    certificate = Certificate.from_json(read_text(folder.certificate))
     if not as_json:
         _show(made, Population.from_csv(folder.population), certificate, as_json)
     settings = config.read(folder.config, overrides)
@@ -304,35 +316,7 @@ def _train(
             execute(folder, task, show, profile, overrides=overrides)
 
 
-@app.command()
-def ledger(
-    path: Annotated[Path, typer.Argument(metavar="LEDGER", help="A ledger.sqlite, or a run folder.")],
-    client: Annotated[str | None, typer.Option(help="Show the account of this client.")] = None,
-    change: Annotated[
-        float | None, typer.Option(help="Top up the client's epsilon (+0.5), or withdraw some (-0.5).")
-    ] = None,
-    note: Annotated[str, typer.Option(help="Why; kept with the change.")] = "",
-    json_: Json = False,
-) -> None:
-    """Show what clients have spent of their budgets, over all runs that share a ledger.
-
-    Examples: `discretion ledger ledger.sqlite`, `discretion ledger ledger.sqlite --client c7 --change -0.5
-    --note "asked by mail"` (a change stays on record; what is spent stays spent)
-    """
-    if client is None and (change is not None or note):
-        raise InputError("say whose budget is changed: --client NAME --change +0.5")
-    if note and change is None:
-        raise InputError("a note goes with a change: --change +0.5")
-    with Ledger.existing(path / "ledger.sqlite" if path.is_dir() else path) as opened:
-        if client is not None and change is not None:
-            opened.change_budget(client, change, note)
-        record = terminal.ledger_record(opened, client)
-        if json_:
-            terminal.print_json(record)
-        else:
-            terminal.show_ledger(record, opened.population)
-
-
+app.command()(ledger_command.ledger)
 app.command()(looking.show)
 app.command()(looking.watch)
 app.command()(looking.export)
@@ -365,13 +349,6 @@ def _show(made: Plan, clients: Population, certificate: Certificate, as_json: bo
         if table := terminal.adversaries_table(clients, certificate):
             terminal.out.print(table)
         terminal.out.print(terminal.statement(certificate))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as problem:
-        raise InputError(f"cannot read {path}: {problem.strerror}") from None
 
 
 def main() -> None:

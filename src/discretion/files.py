@@ -1,7 +1,18 @@
-"""Files that are whole after any crash: written beside, put on disk, then given their name."""
+"""Files that are whole after any crash: written beside, put on disk, then given their name; and read."""
 
 import os
 from pathlib import Path
+
+from discretion.errors import InputError
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as problem:
+        raise InputError(f"cannot read {path}: {problem}") from None
+    except OSError as problem:
+        raise InputError(f"cannot read {path}: {problem.strerror}") from None
 
 
 def write_safely(path: Path, content: bytes) -> None:

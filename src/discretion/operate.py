@@ -9,23 +9,14 @@ import numpy as np
 import tomli_w
 import typer
 
-from discretion import config, terminal
+from discretion import config, journal, terminal
 from discretion.accounting import Certificate
 from discretion.errors import InputError
+from discretion.materials import divide, fitted, load_data, plan_of
 from discretion.messages import write_key
 from discretion.options import Json, Override
 from discretion.plan import Plan
-from discretion.runs import (
-    Progress,
-    RunFolder,
-    Task,
-    divide,
-    fitted,
-    load_data,
-    plan_of,
-    read_history,
-    set_up,
-)
+from discretion.runs import Progress, RunFolder, Task, set_up
 
 flower = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Try a run on Flower, on this machine."
@@ -133,11 +124,11 @@ def submit(
     """Do what is left of a run on Flower: its server app, another process, writes to the run folder."""
     from discretion.flower import project
 
-    seen = len(read_history(folder))
+    seen = len(journal.read(folder.history))
 
     def look() -> None:
         nonlocal seen
-        for record in read_history(folder):
+        for record in journal.read(folder.history):
             if record["round"] > seen:
                 seen = record["round"]
                 spent = certificate.spending.share(seen)

@@ -1,6 +1,7 @@
 """A run of identical rounds, and how updates are clipped in them."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,6 +175,22 @@ class Phase:
             pool=np.zeros(len(rate), dtype=np.int64),
             weight=np.array([1.0 / rate.sum()]) if rate.any() else np.zeros(1),
         )
+
+
+def alike(phases: Sequence[Phase]) -> Ints:
+    """(N,) which clients all these phases treat alike but for public turns, numbered by appearance."""
+    label = np.zeros(len(phases[0].rate), dtype=np.int64)
+    before: Phase | None = None
+    for phase in phases:
+        if before is None or not phase.treats_as(before):
+            for column in phase.columns().values():
+                value = np.unique(column, return_inverse=True)[1].reshape(-1)
+                label = np.unique(label * (value.max() + 1) + value, return_inverse=True)[1]
+        before = phase
+    first = np.unique(label, return_index=True)[1]
+    order = np.empty(len(first), dtype=np.int64)
+    order[np.argsort(first)] = np.arange(len(first))
+    return order[label]
 
 
 def frozen(column: NDArray[Any], kind: type | None = None) -> NDArray[Any]:

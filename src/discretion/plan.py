@@ -14,8 +14,9 @@ from pydantic import Field
 from discretion.combine import SUM, Combine
 from discretion.errors import InputError, PlanError
 from discretion.grid import ROUNDING, Grid
-from discretion.phase import FLAT, Clipping, Phase, Quantile, all_hold
-from discretion.pick import READS, Reading, Rule
+from discretion.phase import FLAT, Clipping, Phase, alike, all_hold
+from discretion.pick import READS, Reading
+from discretion.plan_records import ClippingRecord, CombineRecord, GridRecord, PhaseRecord, ReadingRecord
 from discretion.population import Floats, Ints
 from discretion.records import Record, dump, parse
 from discretion.steps import Adjacency, Steps, Unit
@@ -289,18 +290,7 @@ class Plan:
     @cached_property
     def classes(self) -> Ints:
         """(N,) which clients the plan treats alike but for public turns, numbered by appearance."""
-        label = np.zeros(len(self.clients), dtype=np.int64)
-        before: Phase | None = None
-        for phase in self.phases:
-            if before is None or not phase.treats_as(before):
-                for column in phase.columns().values():
-                    value = np.unique(column, return_inverse=True)[1].reshape(-1)
-                    label = np.unique(label * (value.max() + 1) + value, return_inverse=True)[1]
-            before = phase
-        first = np.unique(label, return_index=True)[1]
-        order = np.empty(len(first), dtype=np.int64)
-        order[np.argsort(first)] = np.arange(len(first))
-        return order[label]
+        return alike(self.phases)
 
     def to_json(self) -> str:
         """Readable and exact: floats come back as they were. Clients treated alike share a class."""
@@ -345,7 +335,6 @@ class Plan:
             grid = Grid(record.grid.step, record.grid.size) if record.grid else None
         except (IndexError, OverflowError, InputError) as problem:
             raise PlanError(f"not a plan of Discretion: {problem}") from None
-        quantile = record.clipping.quantile
         plan = cls(
             method=record.method,
             clients=tuple(record.clients),
@@ -358,9 +347,7 @@ class Plan:
             sampling=record.sampling,
             randomness=record.randomness,
             accounting=record.accounting,
-            clipping=Clipping(
-                tuple(record.clipping.layers), Quantile(**quantile.model_dump()) if quantile else None
-            ),
+            clipping=record.clipping.to_clipping(),
             grid=grid,
             reading=Reading(**record.reading.model_dump()) if record.reading else None,
             combine=Combine(**record.combine.model_dump()),
@@ -388,75 +375,6 @@ class Plan:
                 else:
                     content.update(repr(value).encode())
         return content.hexdigest()
-
-
-class PhaseRecord(Record):
-    """One entry for each class of clients, or for each pool; public turns by client number."""
-
-    rounds: int
-    rate: list[float]
-    clip: list[float]
-    pool: list[int] | Literal["own"]
-    noise: list[float]
-    weight: list[float]
-    turns: tuple[list[int], list[int]] | None
-    batch: list[float] | None
-    steps: int
-    read: list[float] | None
-
-    def to_phase(self, member: Ints) -> Phase:
-        own = self.pool == "own"
-        turns = None
-        if self.turns is not None:
-            asked, times = self.turns
-            if len(asked) != len(times) or asked != sorted(set(asked)) or min(asked, default=0) < 0:
-                raise PlanError(
-                    "not a plan of Discretion: turns need client numbers that rise, each with a count"
-                )
-            turns = np.zeros(len(member), dtype=np.int64)
-            turns[asked] = times
-        return Phase(
-            rounds=self.rounds,
-            rate=np.array(self.rate)[member],
-            clip=np.array(self.clip)[member],
-            noise=np.array(self.noise)[member] if own else np.array(self.noise),
-            pool=np.arange(len(member)) if own else np.array(self.pool)[member],
-            weight=np.array(self.weight)[member] if own else np.array(self.weight),
-            turns=turns,
-            batch=None if self.batch is None else np.array(self.batch)[member],
-            steps=self.steps,
-            read=None if self.read is None else np.array(self.read)[member],
-        )
-
-
-class QuantileRecord(Record):
-    target: float
-    learning_rate: float
-    noise: float
-
-
-class ClippingRecord(Record):
-    layers: list[int]
-    quantile: QuantileRecord | None
-
-
-class ReadingRecord(Record):
-    rule: Rule
-    choose: int
-    bound: float
-
-
-class CombineRecord(Record):
-    rule: Literal["sum", "top_k", "project"]
-    keep: list[float]
-    by: Literal["largest", "last_step"]
-    memory: int
-    average: float = 0.0
-
-
-class GridRecord(Record):
-    step: float
-    size: int
 
 
 class PlanRecord(Record):

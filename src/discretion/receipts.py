@@ -25,12 +25,13 @@ from discretion.accounting import Pld
 from discretion.accounts import Accounts
 from discretion.errors import InputError, LedgerError, MessageError, PlanError, nearest
 from discretion.messages import public_bytes
+from discretion.on_record import opened
 from discretion.plan import Adversary
 from discretion.population import Floats
 from discretion.records import Record, dump, parse
 from discretion.report.comparing import group
 from discretion.report.officer import unpromised
-from discretion.report.reading import Run, opened, read_run
+from discretion.report.reading import Run, read_run
 from discretion.report.wording import promised
 from discretion.runs import RunFolder
 

@@ -11,21 +11,11 @@ import numpy as np
 from discretion.config import Config, read
 from discretion.errors import BudgetError, InputError
 from discretion.ledger import Ledger
+from discretion.materials import fitted, load_data, plan_of
 from discretion.plan import Plan
 from discretion.population import Floats, Ints, Population
-from discretion.runs import (
-    Report,
-    RunFolder,
-    alone,
-    fitted,
-    load_data,
-    name_of,
-    plan_of,
-    prepare,
-    read_checkpoint,
-    require_new,
-    set_up,
-)
+from discretion.runs import RunFolder, alone, name_of, prepare, read_checkpoint, require_new, set_up
+from discretion.tasks.fetch import Report
 
 LEAST = 0.01  # epsilon; who has less left takes no further part
 TRIES = 20

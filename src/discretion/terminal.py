@@ -11,15 +11,12 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from discretion.accounting import Certificate
 from discretion.accounting.papers import RUNS, Comparison
 from discretion.advice import LIMITS, Option
-from discretion.errors import LedgerError, nearest
-from discretion.ledger import Ledger
 from discretion.plan import ADVERSARIES, Adversary, Plan
 from discretion.population import Floats, Population
 from discretion.profile import OVERHEAD, PARTS, Profile
@@ -31,7 +28,6 @@ from discretion.treatment import Treatment, ends, treatment
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
-MOST_CLIENTS = 20  # that get a row each
 UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, format (bidirectional too), surrogates, separators
 FEW_CLASSES = 4  # get a column each
 
@@ -61,6 +57,11 @@ def epsilon(value: float) -> str:
         return "0"
     unit = 10.0 ** (math.floor(math.log10(value)) - 4)
     return f"{math.ceil(value / unit - 1e-9) * unit:.5g}"
+
+
+def rounded_down(value: float) -> str:
+    """What is left must not look larger than it is."""
+    return "∞" if math.isinf(value) else f"{math.floor(value * 1e4) / 1e4:.4f}"
 
 
 def span(values: Floats) -> str:
@@ -180,73 +181,6 @@ def certificate_record(plan: Plan, certificate: Certificate) -> dict[str, Any]:
         "largest_epsilon": float(certificate.spent.max()),
         "largest_share_of_budget": float(np.max(certificate.share)),
     }
-
-
-def ledger_record(ledger: Ledger, client: str | None) -> dict[str, Any]:
-    """Everything that is on record, or what concerns one client."""
-    names = ledger.population.client
-    if client is not None and client not in names:
-        raise LedgerError(f"there is no client {client!r} in this ledger.{nearest(client, names)}")
-    columns = (ledger.population.delta, ledger.budget, ledger.spent(), ledger.takes_part_in)
-    rows = zip(names, *(column.tolist() for column in columns), strict=True)
-    clients = [
-        {
-            "client": name,
-            "delta": delta,
-            "budget": budget,
-            "spent": spent,
-            "left": math.inf if math.isinf(budget) else max(budget - spent, 0.0),
-            "runs": runs,
-        }
-        for name, delta, budget, spent, runs in rows
-        if client in (None, name)
-    ]
-    changes = [change._asdict() for change in ledger.changes if client in (None, change.client)]
-    record: dict[str, Any] = {"rule": ledger.rule, "clients": clients, "changes": changes}
-    return record if client else record | {"runs": [run._asdict() for run in ledger.runs]}
-
-
-def show_ledger(record: dict[str, Any], population: Population) -> None:
-    """A row for each client or, where there are many, for each class of budgets that they came with."""
-    rows = record["clients"]
-    many = len(rows) > MOST_CLIENTS
-    table = Table(title=f"epsilon by the rule {record['rule']}")
-    for heading in ("budget" if many else "client", "clients" if many else "budget", "spent", "left", "runs"):
-        table.add_column(heading, justify="right" if table.columns else "left", overflow="fold")
-    if many:
-        names, member = population.classes()
-        for k, name in enumerate(names):
-            mine = [rows[i] for i in np.flatnonzero(member == k)]
-            least, most = min(row["runs"] for row in mine), max(row["runs"] for row in mine)
-            spent, left = max(row["spent"] for row in mine), min(row["left"] for row in mine)
-            runs = f"{most}" if least == most else f"{least} to {most}"
-            table.add_row(name, f"{len(mine)}", epsilon(spent), rounded_down(left), runs)
-        table.caption = "spent: the most of any client; left: the least"
-    else:
-        for row in rows:
-            cells = (
-                f"{row['budget']:.5g}",
-                epsilon(row["spent"]),
-                rounded_down(row["left"]),
-                f"{row['runs']}",
-            )
-            table.add_row(escape(row["client"]), *cells)
-    out.print(table)
-    if changes := record["changes"]:
-        table = Table(title="changes of budgets")
-        for heading in ("client", "by", "when", "note"):
-            table.add_column(heading, overflow="fold")
-        for change in changes[-MOST_CLIENTS:]:
-            table.add_row(
-                escape(change["client"]), f"{change['by']:+g}", change["made"], escape(change["note"])
-            )
-        out.print(table)
-    out.print("[dim]Costs add up to less than their sum: a run may fit that costs more than is left.[/]")
-
-
-def rounded_down(value: float) -> str:
-    """What is left must not look larger than it is."""
-    return "∞" if math.isinf(value) else f"{math.floor(value * 1e4) / 1e4:.4f}"
 
 
 def show_profile(profile: Profile) -> None:

@@ -17,12 +17,14 @@ from discretion.accounting.certify import share_of, worst_of
 from discretion.accounts import Accounts
 from discretion.errors import LedgerError, PlanError
 from discretion.kinds import distinct
+from discretion.materials import load_data
 from discretion.methods import find
+from discretion.on_record import opened
 from discretion.plan import ADVERSARIES
 from discretion.population import Floats, Ints
 from discretion.reconcile import DAMAGED, Finding, all_hold, finding, reconcile
-from discretion.report.reading import Run, opened, read_run
-from discretion.runs import RunFolder, load_data, read_checkpoint, set_up
+from discretion.report.reading import Run, read_run
+from discretion.runs import RunFolder, read_checkpoint, set_up
 from discretion.steps import Steps
 
 MOST_KINDS = 100  # of clients with a cost of their own that are counted again, unless all are asked for
@@ -96,7 +98,12 @@ def verify(
         done = run.history.done
         records.append(_of_checkpoint(run, 0, 0))
         records.append(
-            finding("ledger", done == 0, "nothing is on record yet", f"none, but {done} rounds are done")
+            finding(
+                "ledger",
+                done == 0,
+                "nothing is on record yet",
+                f"none that can be read, but {done} rounds are done",
+            )
         )
     else:
         with closing(opened(RunFolder(run.folder).ledger(run.config))) as db:

@@ -11,7 +11,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from discretion.config import read
-from discretion.runs import RunFolder, load_data, prepare
+from discretion.materials import load_data
+from discretion.runs import RunFolder, prepare
 from discretion.watch.server import Watch
 from stepping import Stepping
 

@@ -8,9 +8,10 @@ import safetensors.numpy
 
 from discretion import config
 from discretion.accounting import Certificate
+from discretion.materials import load_data
 from discretion.plan import Plan
 from discretion.population import Population
-from discretion.runs import RunFolder, load_data, set_up
+from discretion.runs import RunFolder, set_up
 from network import Network
 
 

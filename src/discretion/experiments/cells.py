@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tomli_w
 
-from discretion import __version__
+from discretion import __version__, journal
 from discretion.accounting import Certificate
 from discretion.config import Config, make
 from discretion.errors import ConfigError
@@ -19,7 +19,7 @@ from discretion.files import write_safely
 from discretion.methods import find
 from discretion.plan import Accounting, Parameter
 from discretion.records import Record, dump, parse
-from discretion.runs import RunFolder, read_history
+from discretion.runs import RunFolder
 
 FORMAT = "discretion-cell/1"
 Chosen = Mapping[str, Mapping[str, Parameter]]  # by row and mode: settings that tuning found
@@ -146,7 +146,7 @@ def slug(text: str) -> str:
 
 def measure(cell: Cell, folder: RunFolder, seconds: float) -> Result:
     """What a finished run says."""
-    history = [line for line in read_history(folder) if "accuracy" in line]
+    history = [line for line in journal.read(folder.history) if "accuracy" in line]
     certificate = Certificate.from_json(folder.certificate.read_text(encoding="utf-8"))
     worst, loss = int(certificate.share.argmax()), history[-1]["loss"]
     return Result(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from discretion.config import make
 from discretion.errors import DataError
 from discretion.experiments.reading import Experiment, merged
-from discretion.runs import load_data
+from discretion.materials import load_data
 
 
 def with_data(experiment: Experiment, say: Callable[[str], None]) -> Experiment:

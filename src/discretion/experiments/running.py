@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from discretion import journal
 from discretion.accounting import Certificate
 from discretion.accounting.certify import Spending
 from discretion.errors import ConfigError
 from discretion.experiments.cells import Cell, Result, measure, read_result, write_result
 from discretion.experiments.worker import start
-from discretion.runs import RunFolder, read_history
+from discretion.runs import RunFolder
 
 POLL_SECONDS = 0.2
 
@@ -123,7 +124,7 @@ class _Process:
         if self.spending is None:
             text = self.folder.certificate.read_text(encoding="utf-8")
             self.spending = Certificate.from_json(text).spending
-        history = read_history(self.folder)
+        history = journal.read(self.folder.history)
         accuracies = [line["accuracy"] for line in history if "accuracy" in line]
         accuracy = accuracies[-1] if accuracies else None
         spent = self.spending.share(len(history))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from discretion import config
 from discretion.errors import DiscretionError
-from discretion.runs import Progress, RunFolder, execute, load_data, prepare
+from discretion.materials import load_data
+from discretion.runs import Progress, RunFolder, execute, prepare
 
 # imported by the server, where there is a torch, and not by whoever starts it
 PRELOADED = [__name__, "discretion.clients.local"]

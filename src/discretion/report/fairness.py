@@ -7,10 +7,11 @@ import numpy as np
 import safetensors.numpy
 
 from discretion.errors import InputError
+from discretion.materials import divide, load_data, local_clients
 from discretion.population import Floats
 from discretion.report.groups import Estimate, Group
 from discretion.report.reading import Run
-from discretion.runs import RunFolder, divide, load_data, local_clients
+from discretion.runs import RunFolder
 from discretion.tasks.datasets import Split
 
 

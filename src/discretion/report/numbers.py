@@ -72,6 +72,17 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+def duration(seconds: float) -> str:
+    """In the largest unit of which there is more than one and a half."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return count(round(seconds), "second")
+    if minutes < 90:
+        return count(minutes, "minute")
+    hours, minutes = divmod(minutes, 60)
+    return f"{count(hours, 'hour')}{f' {minutes} min' if minutes else ''}"
+
+
 def listing(items: Iterable[str]) -> str:
     """a, b and c"""
     found = list(items)

@@ -200,7 +200,7 @@ def unpromised(groups: Sequence[Group]) -> list[tuple[str, str]]:
     items = [
         (
             "The test records.",
-            f"Accuracy and loss are computed on {wording.tested(groups)}. Nothing is promised about those "
+            f"Accuracy and loss are computed on {wording.tested(runs)}. Nothing is promised about those "
             "records.",
         ),
         (

@@ -82,7 +82,7 @@ def _state(part: Group) -> str:
 
 
 def _refusals(part: Group) -> str:
-    counted = sum(run.ledger.refusals for run in part.runs if run.ledger)
+    counted = sum(int(run.ledger.refusals.sum()) for run in part.runs if run.ledger)
     guards = sum(len(run.refusals) for run in part.runs)
     if not counted and not guards:
         return "none"
@@ -95,7 +95,8 @@ def _took(runs: Sequence[Run]) -> str:
     seconds = [found for run in runs if (found := _seconds(run)) is not None]
     if not seconds:
         return "–"
-    return _duration(sum(seconds) / len(seconds)) + ("<small>mean of runs</small>" if seconds[1:] else "")
+    mean = numbers.duration(sum(seconds) / len(seconds))
+    return mean + ("<small>mean of runs</small>" if seconds[1:] else "")
 
 
 def _seconds(run: Run) -> float | None:
@@ -103,13 +104,6 @@ def _seconds(run: Run) -> float | None:
         return None
     begin, end = datetime.fromisoformat(run.ledger.since), datetime.fromisoformat(run.ledger.until)
     return (end - begin).total_seconds()
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 def accuracy(groups: Sequence[Group], styles: dict[str, Style]) -> str:

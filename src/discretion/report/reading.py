@@ -1,28 +1,27 @@
 """Reads run folders, as they are on disk, into plain data; writes nothing into them."""
 
 import json
-import math
 import re
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
 from discretion import config as settings
+from discretion import journal, on_record
 from discretion.accounting import Certificate, Pld
 from discretion.accounting.certify import worst_of
 from discretion.config import Config
 from discretion.errors import InputError
+from discretion.files import read_text
+from discretion.on_record import OnRecord
 from discretion.plan import Plan
 from discretion.population import Floats, Ints, Population
-from discretion.runs import RunFolder, read_answers, read_history
+from discretion.runs import RunFolder
 from discretion.treatment import Treatment, treatment
 
 NUMBER = re.compile(r"\d[\d.,]*(?<![.,])")
@@ -49,18 +48,6 @@ class History:
     rounds: Ints  # (E,) those with an evaluation
     accuracy: Floats  # (E,)
     loss: Floats  # (E,) infinite where training diverged
-
-
-@dataclass(frozen=True)
-class OnRecord:
-    """What the ledger says of a run."""
-
-    reserved: int  # rounds whose cost is counted, released or not
-    committed: int  # of these, rounds that were released
-    other_runs: int  # further runs that spend from the same budgets
-    refusals: int  # of single clients in single rounds
-    since: str  # when the first round was reserved; empty where none was
-    until: str  # when the last was reserved or committed
 
 
 @dataclass(frozen=True)
@@ -169,17 +156,18 @@ def read_run(path: Path) -> Run:
     folder = RunFolder(path)
     folder.require()
     config = settings.read(folder.config)
-    about = _about(folder)
+    about, population = _about(folder), Population.from_csv(folder.population)
+    known = on_record.nothing(len(population))
     run = Run(
         folder=path,
         config=config,
         about=about,
-        population=Population.from_csv(folder.population),
-        plan=Plan.from_json(_text(folder.plan)),
-        certificate=Certificate.from_json(_text(folder.certificate)),
+        population=population,
+        plan=Plan.from_json(read_text(folder.plan)),
+        certificate=Certificate.from_json(read_text(folder.certificate)),
         history=_history(folder),
         finished=folder.model.exists(),
-        ledger=_on_record(folder.ledger(config), about.id),
+        ledger=on_record.read_on(folder.ledger(config), about.id, known),
         refusals=_refusals(folder),
         profile=_profile(folder),
     )
@@ -191,16 +179,9 @@ def read_run(path: Path) -> Run:
     return run
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InputError(f"cannot read {path}: {problem}") from None
-
-
 def _about(folder: RunFolder) -> About:
     try:
-        record = json.loads(_text(folder.about))
+        record = json.loads(read_text(folder.about))
         fields = ("id", "created", "discretion", "data", "source", "randomness")
         return About(*(str(record[name]) for name in fields))
     except (json.JSONDecodeError, KeyError, TypeError) as problem:
@@ -209,7 +190,7 @@ def _about(folder: RunFolder) -> About:
 
 def _history(folder: RunFolder) -> History:
     try:
-        lines = read_history(folder)
+        lines = journal.read(folder.history)
         by_round = {int(line["round"]): line for line in lines}
         evaluated = [line for line in by_round.values() if line.get("accuracy") is not None]
         return History(
@@ -217,7 +198,7 @@ def _history(folder: RunFolder) -> History:
             lines=tuple(int(line["round"]) for line in lines),
             rounds=np.array([int(line["round"]) for line in evaluated], dtype=np.int64),
             accuracy=np.array([float(line["accuracy"]) for line in evaluated]),
-            loss=np.array([_number(line.get("loss")) for line in evaluated]),
+            loss=np.array([journal.loss_in(line) for line in evaluated]),
         )
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as problem:
         raise InputError(f"{folder.history} cannot be read: {problem!r}") from None
@@ -226,7 +207,7 @@ def _history(folder: RunFolder) -> History:
 def _refusals(folder: RunFolder) -> dict[str, tuple[int, str]]:
     found: dict[str, tuple[int, str]] = {}
     try:
-        for heard in read_answers(folder):
+        for heard in journal.read(folder.answers):
             for client, reason in heard["refused"].items():
                 found.setdefault(str(client), (int(heard["round"]), str(reason)))
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as problem:
@@ -238,43 +219,11 @@ def _profile(folder: RunFolder) -> Timed | None:
     if not folder.profile.exists():
         return None
     try:
-        record = json.loads(_text(folder.profile))
+        record = json.loads(read_text(folder.profile))
         seconds = {str(part): float(took) for part, took in record["seconds"].items()}
         return Timed(int(record["rounds"]), seconds)
     except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as problem:
         raise InputError(f"{folder.profile} cannot be read: {problem!r}") from None
-
-
-def _number(value: Any) -> float:
-    number = math.inf if value is None else float(value)
-    return math.inf if math.isnan(number) else number
-
-
-def _on_record(path: Path, run: str) -> OnRecord | None:
-    """What the ledger says of the run; read-only."""
-    states = (
-        "SELECT COUNT(*), COALESCE(SUM(state = 'committed'), 0), "
-        "COALESCE(SUM(json_array_length(refused)), 0), COALESCE(MIN(reserved), ''), "
-        "COALESCE(MAX(COALESCE(committed, reserved)), '') FROM round WHERE run = ?"
-    )
-    try:
-        with closing(opened(path)) as ledger:
-            reserved, committed, *rest = ledger.execute(states, [run]).fetchone()
-            others = ledger.execute("SELECT COUNT(*) FROM run WHERE id <> ?", [run]).fetchone()[0]
-    except sqlite3.Error:
-        return None
-    return OnRecord(int(reserved), int(committed), int(others), *rest)
-
-
-def opened(ledger: Path, wait: float = 5.0) -> sqlite3.Connection:
-    """A ledger to be read, as it is at one moment; neither it nor its index in shared memory is written.
-
-    `wait` is how many seconds it is waited for.
-    """
-    address = f"file:{quote(str(ledger.absolute()))}?mode=ro&readonly_shm=1"
-    db = sqlite3.connect(address, uri=True, isolation_level=None, timeout=wait)
-    db.execute("BEGIN DEFERRED")
-    return db
 
 
 def _flat(section: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -103,7 +103,7 @@ def methods(groups: Sequence[Group], styles: dict[str, Style]) -> str:
     keys = differing(groups)
     notes = [
         wording.averaging(groups),
-        f"Accuracy and loss on {wording.tested(groups)}.",
+        f"Accuracy and loss on {wording.tested([part.first for part in groups])}.",
         "Spent is rounded up; in each class it is that of the client that uses most of its budget.",
         "Apart from the method, all settings are the same."
         if not keys

@@ -8,6 +8,7 @@ from discretion.plan import Adversary
 from discretion.report import numbers
 from discretion.report.comparing import comparable
 from discretion.report.groups import Estimate, Group
+from discretion.report.reading import Run
 
 FEW = 3  # methods that are named in the title
 MOST_NAMED = 4  # methods in the first sentence
@@ -164,8 +165,8 @@ def trusted(noise_at: str) -> str:
     return known.get(noise_at, noise_at)
 
 
-def tested(groups: Sequence[Group]) -> str:
+def tested(runs: Sequence[Run]) -> str:
     """Whose the test records are: with natural clients each keeps some of its own for testing."""
-    natural = any(part.first.config.data.partition == "natural" for part in groups)
-    own = "records that the clients themselves held out: these figures are not private"
+    natural = any(run.config.data.partition == "natural" for run in runs)
+    own = "test records that the clients held out themselves: these figures are not private"
     return own if natural else "test records that belong to no client"

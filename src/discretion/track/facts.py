@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from discretion import journal
 from discretion.accounting.certify import share_of
-from discretion.report import statements
+from discretion.report import statements, wording
 from discretion.report.reading import Run
 
 Value = str | int | float
 
 DAY = 86400.0  # seconds
-
-OWN_RECORDS = "records that the clients held out themselves: not private"
-NOBODYS = "test records that belong to no client"
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def facts_of(run: Run) -> Facts:
         "plan": certificate.plan,
         "population": certificate.population,
         "protection": run.broken or statements.protection(certificate),
-        "accuracy on": OWN_RECORDS if run.config.data.partition == "natural" else NOBODYS,
+        "accuracy on": wording.tested([run]),
     }
     for k, name in enumerate(names):
         values[f"clients of {plain(name)}"] = int((member == k).sum())
@@ -83,11 +81,9 @@ def rounds_of(lines: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
 def values_at(run: Run, number: int, record: Mapping[str, Any]) -> dict[str, float]:
     """What is known after a round: accuracy and loss where it was evaluated, and what each budget class has
     spent, at the rounds for which the certificate says so."""
-    found = {}
+    found: dict[str, float] = {}
     if record.get("accuracy") is not None:
-        loss = record.get("loss")
-        found["accuracy"] = float(record["accuracy"])
-        found["loss"] = math.inf if loss is None or math.isnan(loss) else float(loss)
+        found |= {"accuracy": float(record["accuracy"]), "loss": journal.loss_in(record)}
     curve = run.certificate.spending
     if number in curve.rounds and not run.broken:
         spent = curve.epsilon[:, curve.rounds.index(number)]

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from discretion import journal
 from discretion.errors import DiscretionError
+from discretion.on_record import OnRecord, nothing, read_on
 from discretion.report.reading import Run, read_run
 from discretion.runs import RunFolder, seen_from
-from discretion.watch.record import OnRecord, nothing, read_on
 from discretion.watch.tail import Tail
 
 Status = Literal["waiting", "ready", "running", "stopped", "finished"]
@@ -134,9 +135,7 @@ class Follow:
                 if not 0 < number <= rounds:
                     raise ValueError(f"round {number} of {rounds}")
                 if record.get("accuracy") is not None:
-                    loss = record.get("loss")
-                    known = loss is not None and not math.isnan(loss)
-                    self._evaluated[number] = float(record["accuracy"]), float(loss) if known else math.inf
+                    self._evaluated[number] = float(record["accuracy"]), journal.loss_in(record)
                 self._done = number
 
     def _read_answers(self) -> None:
@@ -162,7 +161,7 @@ class Follow:
             return
         self._ledger_at = now
         known = self._record or nothing(len(run.population))
-        found = read_on(self._folder.ledger(run.config), run.about.id, known)
+        found = read_on(self._folder.ledger(run.config), run.about.id, known, wait=0.0)
         self._record = found or self._record
 
     def _begun(self) -> bool:

@@ -17,7 +17,7 @@ from discretion.report.sections import VERDICTS
 from discretion.watch import charts
 from discretion.watch.following import Seen, Status
 from discretion.watch.summary import Class, classes
-from discretion.watch.wording import duration, lead, missing, pace
+from discretion.watch.wording import lead, missing, pace
 
 NAVIGATION = {
     "now": "Now",
@@ -197,7 +197,7 @@ def _left(seen: Seen) -> str:
         return "–<small>not told: time tells who took part</small>"
     if seen.pace is None or seen.left is None:
         return "–<small>known after two rounds</small>"
-    return f"{duration(seen.left)}<small>{pace(seen.pace)}</small>"
+    return f"{numbers.duration(seen.left)}<small>{pace(seen.pace)}</small>"
 
 
 def _evaluations(seen: Seen) -> str:
@@ -212,10 +212,9 @@ def _evaluations(seen: Seen) -> str:
 
 
 def _tested(run: Run) -> str:
-    own = run.config.data.partition == "natural"
-    where = "records that the clients held out themselves: not private" if own else "records of no client"
     every = run.config.train.evaluate_every
-    return f"Measured on test {where}, after every {'round' if every == 1 else f'{every} rounds'}."
+    often = "round" if every == 1 else f"{every} rounds"
+    return f"Measured after every {often}, on {wording.tested([run])}."
 
 
 def _drawn(rows: Sequence[Class]) -> list[tuple[Class, charts.Style]]:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from discretion.accounting.certify import share_of
+from discretion.on_record import nothing
 from discretion.plan import Plan
 from discretion.watch.following import Seen
-from discretion.watch.record import nothing
 
 
 @dataclass(frozen=True)

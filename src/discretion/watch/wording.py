@@ -6,8 +6,6 @@ from discretion.report import numbers
 from discretion.watch.following import Seen
 from discretion.watch.summary import Class, expected
 
-MINUTE, HOUR = 60.0, 3600.0
-
 
 def lead(seen: Seen) -> str:
     """How far it is, in one sentence or two."""
@@ -29,16 +27,11 @@ def lead(seen: Seen) -> str:
 
 
 def numbers_left(seconds: float | None) -> str:
-    return "How long it will take is not known yet" if seconds is None else f"About {duration(seconds)} left"
-
-
-def duration(seconds: float) -> str:
-    if seconds < MINUTE:
-        return numbers.count(round(seconds), "second")
-    if seconds < HOUR:
-        return numbers.count(round(seconds / MINUTE), "minute")
-    hours, minutes = divmod(round(seconds / MINUTE), 60)
-    return f"{numbers.count(hours, 'hour')}{f' {minutes} min' if minutes else ''}"
+    return (
+        "How long it will take is not known yet"
+        if seconds is None
+        else f"About {numbers.duration(seconds)} left"
+    )
 
 
 def pace(seconds: float) -> str:

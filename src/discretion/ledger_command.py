@@ -1,0 +1,110 @@
+"""The command that shows what clients have spent over all runs, and that changes their budgets."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from discretion import terminal
+from discretion.errors import InputError, LedgerError, nearest
+from discretion.ledger import Ledger
+from discretion.options import Json
+from discretion.population import Population
+
+MOST_CLIENTS = 20  # that get a row each
+
+
+def ledger(
+    path: Annotated[Path, typer.Argument(metavar="LEDGER", help="A ledger.sqlite, or a run folder.")],
+    client: Annotated[str | None, typer.Option(help="Show the account of this client.")] = None,
+    change: Annotated[
+        float | None, typer.Option(help="Top up the client's epsilon (+0.5), or withdraw some (-0.5).")
+    ] = None,
+    note: Annotated[str, typer.Option(help="Why; kept with the change.")] = "",
+    json_: Json = False,
+) -> None:
+    """Show what clients have spent of their budgets, over all runs that share a ledger.
+
+    Examples: `discretion ledger ledger.sqlite`, `discretion ledger ledger.sqlite --client c7 --change -0.5
+    --note "asked by mail"` (a change stays on record; what is spent stays spent)
+    """
+    if client is None and (change is not None or note):
+        raise InputError("say whose budget is changed: --client NAME --change +0.5")
+    if note and change is None:
+        raise InputError("a note goes with a change: --change +0.5")
+    with Ledger.existing(path / "ledger.sqlite" if path.is_dir() else path) as opened:
+        if client is not None and change is not None:
+            opened.change_budget(client, change, note)
+        record = _record(opened, client)
+        if json_:
+            terminal.print_json(record)
+        else:
+            _show(record, opened.population)
+
+
+def _record(ledger: Ledger, client: str | None) -> dict[str, Any]:
+    """Everything that is on record, or what concerns one client."""
+    names = ledger.population.client
+    if client is not None and client not in names:
+        raise LedgerError(f"there is no client {client!r} in this ledger.{nearest(client, names)}")
+    columns = (ledger.population.delta, ledger.budget, ledger.spent(), ledger.takes_part_in)
+    rows = zip(names, *(column.tolist() for column in columns), strict=True)
+    clients = [
+        {
+            "client": name,
+            "delta": delta,
+            "budget": budget,
+            "spent": spent,
+            "left": math.inf if math.isinf(budget) else max(budget - spent, 0.0),
+            "runs": runs,
+        }
+        for name, delta, budget, spent, runs in rows
+        if client in (None, name)
+    ]
+    changes = [change._asdict() for change in ledger.changes if client in (None, change.client)]
+    record: dict[str, Any] = {"rule": ledger.rule, "clients": clients, "changes": changes}
+    return record if client else record | {"runs": [run._asdict() for run in ledger.runs]}
+
+
+def _show(record: dict[str, Any], population: Population) -> None:
+    """A row for each client or, where there are many, for each class of budgets that they came with."""
+    rows = record["clients"]
+    many = len(rows) > MOST_CLIENTS
+    table = Table(title=f"epsilon by the rule {record['rule']}")
+    for heading in ("budget" if many else "client", "clients" if many else "budget", "spent", "left", "runs"):
+        table.add_column(heading, justify="right" if table.columns else "left", overflow="fold")
+    if many:
+        names, member = population.classes()
+        for k, name in enumerate(names):
+            mine = [rows[i] for i in np.flatnonzero(member == k)]
+            least, most = min(row["runs"] for row in mine), max(row["runs"] for row in mine)
+            spent, left = max(row["spent"] for row in mine), min(row["left"] for row in mine)
+            runs = f"{most}" if least == most else f"{least} to {most}"
+            table.add_row(name, f"{len(mine)}", terminal.epsilon(spent), terminal.rounded_down(left), runs)
+        table.caption = "spent: the most of any client; left: the least"
+    else:
+        for row in rows:
+            cells = (
+                f"{row['budget']:.5g}",
+                terminal.epsilon(row["spent"]),
+                terminal.rounded_down(row["left"]),
+                f"{row['runs']}",
+            )
+            table.add_row(escape(row["client"]), *cells)
+    terminal.out.print(table)
+    if changes := record["changes"]:
+        table = Table(title="changes of budgets")
+        for heading in ("client", "by", "when", "note"):
+            table.add_column(heading, overflow="fold")
+        for change in changes[-MOST_CLIENTS:]:
+            table.add_row(
+                escape(change["client"]), f"{change['by']:+g}", change["made"], escape(change["note"])
+            )
+        terminal.out.print(table)
+    terminal.out.print(
+        "[dim]Costs add up to less than their sum: a run may fit that costs more than is left.[/]"
+    )
