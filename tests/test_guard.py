@@ -319,7 +319,7 @@ JOINS: dict[str, tuple[dict[str, Any], Plan, dict[str, Any], str]] = {
     "other parameters": ({}, PLAN, {"shapes": "0" * 64}, "other parameters"),
     "a model that the owner did not mean": ({"models": {"linear": "1" * 64}}, PLAN, {}, "other parameters"),
     "a larger model": ({"ceilings": {"parameters": 649}}, PLAN, {}, "650 parameters, too many"),
-    "another size": ({}, PLAN, {"size": 41}, "counted with 41 records"),
+    "another size": ({"size": 40}, PLAN, {"size": 41}, "counted with 41 records"),
     "many epochs": ({}, PLAN, {"local": agreed(epochs=11)}, "11 epochs"),
     "many steps of local training": (
         {},
@@ -339,13 +339,27 @@ JOINS: dict[str, tuple[dict[str, Any], Plan, dict[str, Any], str]] = {
         {},
         "2 turns in a round",
     ),
-    "many steps": (
+    "turns in many rounds": (
+        {"ceilings": {"rate": 0.5}},
+        cryptographic(plan_of(own_pools(6, turns=np.ones(5, np.int64)))),
         {},
+        "turns in 6 of 6 rounds",
+    ),
+    "another unit": ({}, cryptographic(plan_of(steps(), noise_at="steps")), {}, "protects a client"),
+    "nobody colluding": ({}, replace(PLAN, colluding=0), {}, "against 0 clients together, not 1"),
+    "many steps": (
+        {"unit": "record"},
         plan_of(steps(steps=1001), noise_at="steps", randomness="cryptographic"),
         {},
         "1001 steps in a turn",
     ),
     "a weaker promise": ({}, replace(PLAN, promise="clients"), {}, "promises against clients"),
+    "a share of noise that the server sees": (
+        {"against": "clients"},
+        replace(PLAN, promise="clients"),
+        {},
+        "trusts no server",
+    ),
     "a server's noise": (
         {"against": "clients"},
         replace(PLAN, promise="clients", noise_at="server"),
@@ -372,7 +386,7 @@ JOINS: dict[str, tuple[dict[str, Any], Plan, dict[str, Any], str]] = {
     ),
     "noise from a seed": ({}, replace(PLAN, randomness="seeded"), {}, "randomness is seeded"),
     "a statistic that is not named": (
-        {"statistics": ["largest_loss"]},
+        {"unit": "record", "statistics": ["largest_loss"]},
         plan_of(
             steps(turns=np.ones(5, np.int64), read=np.full(5, 9.0)),
             noise_at="steps",
@@ -402,7 +416,7 @@ JOINS: dict[str, tuple[dict[str, Any], Plan, dict[str, Any], str]] = {
         "its budget does not allow this plan",
     ),
     "a statistic read raw": (
-        {"statistics": ["norm"]},
+        {"unit": "record", "statistics": ["norm"]},
         plan_of(
             steps(turns=np.ones(5, np.int64), read=np.zeros(5)),
             noise_at="steps",
@@ -426,6 +440,32 @@ def test_a_run_that_the_owner_would_not_join_is_refused(name: str, tmp_path: Pat
     assert record(tmp_path) == before
     assert "has not joined" in ask(guard, order(1, plan))[0].reason
     guard.close()
+
+
+def test_nobody_can_find_out_how_many_records_there_are(tmp_path: Path) -> None:
+    guard = guard_of(tmp_path, ME, **REAL)  # it has 40
+    costly = cryptographic(plan_of(own_pools(6, 0.3)))
+    answers = {enter(guard, costly, f"r{size}", size=size).reason for size in (1, 39, 40, 41)}
+    assert answers == {"its budget does not allow this plan"}
+    guard.close()
+
+
+def test_a_stricter_policy_holds_for_runs_that_were_joined_before(guard: Guard, tmp_path: Path) -> None:
+    ask(guard, order(1))
+    guard.close()
+    for stricter, reason in (
+        ({"ceilings": {"rounds": 5}}, "has 6 rounds, it takes at most 5"),
+        ({"unit": "record"}, "protects a record"),
+        ({"models": {}}, "'linear' is not approved"),
+        ({"ceilings": {"epochs": 1, "parameters": 9}}, "too many"),
+    ):
+        again = guard_of(tmp_path, ME, **REAL, **stricter)
+        before = record(tmp_path)
+        assert reason in ask(again, order(2))[0].reason and record(tmp_path) == before
+        again.close()
+    again = guard_of(tmp_path, ME, **REAL, models={})
+    assert ask(again, Finish(**about(), rounds=6), b"")[0].kind == "done"
+    again.close()
 
 
 def test_what_other_runs_may_still_spend_is_not_given_twice(guard: Guard, tmp_path: Path) -> None:
@@ -510,7 +550,7 @@ def test_a_statistic_has_its_noise_and_is_paid_for(tmp_path: Path) -> None:
     plan = plan_of(
         phase, noise_at="steps", randomness="cryptographic", reading=Reading("class_balance", 2, 0.5)
     )
-    guard = guard_of(tmp_path, ME, **REAL, statistics=["class_balance"], epsilon=50.0)
+    guard = guard_of(tmp_path, ME, **REAL, statistics=["class_balance"], epsilon=50.0, unit="record")
     assert enter(guard, plan).kind == "done"
 
     def read(round_: int, **more: Any) -> Read:

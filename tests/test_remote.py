@@ -68,7 +68,7 @@ def test_guards_end_with_the_model_of_one_process(
 ) -> None:
     monkeypatch.setattr("guarding.PEOPLE", replace(PEOPLE, epsilon=np.full(5, 100.0)))
     plan = roomy(PLANS[name])
-    direct = Direct({f"c{i}": guard_of(tmp_path, i, **LAX) for i in range(5)})
+    direct = Direct({f"c{i}": guard_of(tmp_path, i, **LAX, unit=plan.unit) for i in range(5)})
     clients = remote(direct, plan)
     there = trained(plan, clients, tmp_path / "there")
     here = trained(plan, in_process(), tmp_path / "here")

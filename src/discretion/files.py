@@ -1,6 +1,7 @@
 """Files that are whole after any crash: written beside, put on disk, then given their name; and read."""
 
 import os
+import shutil
 from pathlib import Path
 
 from discretion.errors import InputError
@@ -16,9 +17,11 @@ def read_text(path: Path) -> str:
 
 
 def write_safely(path: Path, content: bytes) -> None:
-    """Old content or new, never half: on disk before it gets its name."""
+    """Old content or new, never half: on disk before it gets its name. Who may read it stays as it was."""
     draft = path.with_name(path.name + ".part")
     with draft.open("wb") as file:
+        if path.exists():
+            shutil.copymode(path, draft)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

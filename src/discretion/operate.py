@@ -253,14 +253,18 @@ def down(
 
 
 def _policy(wanted: config.Config, plan: Plan, task: Task, client: int, public: str) -> str:
-    trusting = plan.noise_at in ("server", "secure_sum")
+    trusting = plan.promise != "server" or plan.noise_at == "secure_sum"
+    against = "clients" if plan.promise == "server" and trusting else plan.promise
     turns = max(1 if p.turns is None else int(p.turns[client]) for p in plan.phases)
     record: dict[str, Any] = {
         "client": task.population.client[client],
         "epsilon": float(task.population.epsilon[client]),
         "delta": float(task.population.delta[client]),
-        "against": "clients" if trusting else plan.promise,
+        "unit": plan.unit,
+        "against": against,
+        "colluding": plan.colluding,
         "trust_server": trusting,
+        "size": int(task.population.size[client]),
         "operators": {"here": public},
         "models": {wanted.model.name: task.clients.shapes},
         "statistics": [plan.reading.rule] if plan.reading else [],

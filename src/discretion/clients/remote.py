@@ -147,7 +147,10 @@ class RemoteClients:
         ]
         found: dict[int, Floats] = {}
         for place, body in self._exchange(order.clients[asked], orders, to_bytes(order.model), heard):
-            found[int(asked[place])] = from_bytes(body, len(body) // 4).astype(np.float64)
+            try:
+                found[int(asked[place])] = from_bytes(body, len(body) // 4).astype(np.float64)
+            except MessageError:
+                heard.answered, heard.lost = heard.answered - 1, heard.lost + 1
         wide = Counter(len(row) for row in found.values() if len(row) >= NUMBERS[reading.rule])
         width = wide.most_common(1)[0][0] if wide else 1
         rows = {place: row for place, row in sorted(found.items()) if len(row) == width}

@@ -51,6 +51,14 @@ class FlowerTransport:
             for answer in self._grid.pull_messages(list(waiting)):
                 # by the order that is answered: who says that it answers may be anybody
                 number = waiting.pop(answer.metadata.reply_to_message_id, None)
-                if number is not None and not answer.has_error():
-                    yield number, unpacked(answer)
+                if number is not None and not answer.has_error() and (content := _readable(answer)):
+                    yield number, content
             time.sleep(POLL)
+
+
+def _readable(answer: Message) -> bytes:
+    """What it carries; nothing, where a node sent something else than a relay would."""
+    try:
+        return unpacked(answer)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return b""

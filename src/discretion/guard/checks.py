@@ -18,11 +18,15 @@ def check_plan(policy: Policy, plan: Plan, me: int, parameters: int) -> None:
     Guarantees:
         A plan whose promise is weaker than the policy's adversary is refused. Where a plan needs a secure sum
         and the policy names none, it promises nothing against the server.
-        A plan by which updates leave without the client's own noise, or for a secure sum with a share of it
-        that protects nothing on its own, is refused unless the policy trusts the server or has such a sum.
+        A plan by which the server sees more than it promises to hide from it, be it updates without the
+        client's own noise or with a share that protects nothing on its own, is refused unless the policy
+        trusts the server, or has a secure sum where that is what is missing.
+        A plan that protects another unit, or holds against fewer colluding clients, is refused.
         What the plan's noise costs is looked at by the ledger, not here.
     """
     most = policy.ceilings
+    if plan.unit != policy.unit:
+        raise Refusal(f"its budget protects a {policy.unit}, this plan a {plan.unit}")
     if ADVERSARIES.index(plan.promise) < ADVERSARIES.index(policy.against):
         raise Refusal(
             f"its budget must hold against {policy.against}, this plan promises against {plan.promise}"
@@ -32,8 +36,11 @@ def check_plan(policy: Policy, plan: Plan, me: int, parameters: int) -> None:
             raise Refusal("this plan needs a secure sum: without one it promises nothing against the server")
         if not policy.trust_server:
             raise Refusal("this plan needs a secure sum, it has none, and it trusts no server without one")
-    if plan.noise_at == "server" and not policy.trust_server:
-        raise Refusal("this plan leaves the noise to the server, and it trusts no server with that")
+    if plan.promise != "server" and not policy.trust_server:
+        raise Refusal("this plan promises nothing against the server, and it trusts no server")
+    shared = plan.noise_at in ("clients", "secure_sum") and policy.against != "public"
+    if shared and plan.colluding < policy.colluding:
+        raise Refusal(f"this plan holds against {plan.colluding} clients together, not {policy.colluding}")
     if plan.clipping.quantile is not None:
         raise Refusal("this plan reads whether updates were within their clips, which it does not tell")
     seeded = "seeded" if policy.test_seed is not None else "cryptographic"
@@ -43,6 +50,9 @@ def check_plan(policy: Policy, plan: Plan, me: int, parameters: int) -> None:
         raise Refusal(f"this plan reads {plan.reads}, which it does not tell")
     if plan.rounds > most.rounds:
         raise Refusal(f"this plan has {plan.rounds} rounds, it takes at most {most.rounds}")
+    dealt = sum(p.rounds for p in plan.phases if p.turns is not None and p.turns[me] > 0)
+    if dealt > most.rate * plan.rounds:
+        raise Refusal(f"it has turns in {dealt} of {plan.rounds} rounds, it takes at most {most.rate:.0%}")
     for phase in plan.phases:
         turns = 1 if phase.turns is None else int(phase.turns[me])
         if phase.turns is None and phase.rate[me] > most.rate:
@@ -56,11 +66,16 @@ def check_plan(policy: Policy, plan: Plan, me: int, parameters: int) -> None:
             raise Refusal(f"the plan's {what} have {size} parameters, the model has {parameters}")
 
 
-def check_join(policy: Policy, order: Join, records: int) -> None:
+def check_join(policy: Policy, order: Join) -> None:
+    """Raise unless model, local training and the number of records are what the policy names.
+
+    Guarantees:
+        Looks at no data: not even at how many records there are, which nobody has paid for.
+    """
     if order.model not in policy.models:
         raise Refusal(f"the model {order.model!r} is not approved here")
-    if order.size != records:
-        raise Refusal(f"it is counted with {order.size} records, and has another number of them")
+    if policy.size is not None and order.size != policy.size:
+        raise Refusal(f"it is counted with {order.size} records, and says that it has {policy.size}")
     local, most = order.local, policy.ceilings
     if not (0 <= local.epochs <= most.epochs and 0 <= local.steps <= most.steps):
         raise Refusal(

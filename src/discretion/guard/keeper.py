@@ -63,6 +63,7 @@ class Guard:
 
     Guarantees:
         Only orders that an approved operator signed are looked at, and only by the key that joined the run.
+        What the policy of today would not let in is refused, whenever it joined; a run can always be ended.
         A round is on record in the client's ledger, reserved, before its data is touched; what is handed out
         is on disk before it leaves; the same order gets the same bytes again, and another order for the same
         turn is refused. An answer whose making was interrupted is not made again: the round counts.
@@ -82,6 +83,8 @@ class Guard:
         self._ledger = Ledger(folder / "ledger.sqlite", population, policy.rule)
         self._releases = Releases(folder / "releases.sqlite")
         self._runs: dict[str, Pinned] = {}
+        if policy.size not in (None, records):
+            log.warning("%s says that it has %d records, and has %d", policy.client, policy.size, records)
         if policy.test_seed is not None:
             log.warning(
                 "TEST SEED IN USE: the noise of %s can be taken off again. NO PRIVACY.", policy.client
@@ -134,7 +137,7 @@ class Guard:
                 raise Refusal(f"run {order.run} was joined by another order: a run keeps its own")
             return
         self._require_open()
-        checks.check_join(self._policy, order, len(self._data.train.labels))
+        checks.check_join(self._policy, order)
         run = self._set_up(order, body, operator)
         checks.check_plan(self._policy, run.plan, run.me, run.parameters)
         try:
@@ -157,7 +160,7 @@ class Guard:
         me = plan.clients.index(order.client)
         model = models.build(order.model, self._data, seed=0)
         shapes = models.shapes_digest(model)
-        if shapes not in (self._policy.models[order.model] or shapes,) or order.shapes != shapes:
+        if shapes not in (self._policy.models.get(order.model) or shapes,) or order.shapes != shapes:
             raise Refusal(f"the model {order.model!r} has other parameters than are approved here")
         if (parameters := len(models.flatten(model))) > self._policy.ceilings.parameters:
             raise Refusal(f"the model has {parameters} parameters, too many")
@@ -178,6 +181,9 @@ class Guard:
             raise Refusal(f"run {order.run} was joined by another key")
         if order.plan != run.join.plan:
             raise Refusal(f"run {order.run} was joined with another plan")
+        if not isinstance(order, Finish):  # its owner may have changed the policy since it joined
+            checks.check_join(self._policy, run.join)
+            checks.check_plan(self._policy, run.plan, run.me, run.parameters)
         return run
 
     def _finish(self, run: Pinned, order: Finish) -> None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from discretion.errors import ConfigError
 from discretion.pick import Rule
-from discretion.plan import Adversary
+from discretion.plan import Adversary, Unit
 
 PublicKey = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
@@ -45,16 +45,23 @@ class Policy(Section):
     client: str = Field(min_length=1, description="its name, as plans have it")
     epsilon: float = Field(gt=0, description="its budget, for life; inf: its data is public")
     delta: float = Field(gt=0, lt=1)
+    unit: Unit = Field("client", description="what its budget protects: all of its data, or each record")
     against: Adversary = Field(
         "server", description="the adversary that its budget must hold against: public, clients or server"
     )
+    colluding: int = Field(
+        1, ge=0, description="other clients that may tell what they know; a plan must hold against as many"
+    )
     trust_server: bool = Field(
-        False, description="whether a server may get clipped updates without the client's own noise"
+        False, description="whether a server may get more than its budget would allow against it"
     )
     secure_sum: bool = Field(
         False,
         description="whether what it hands out only ever reaches the server in a sum with that of others, by "
         "means that its owner sees to: no part of Discretion does",
+    )
+    size: int | None = Field(
+        None, ge=1, description="records that it says it has: plans for another number are refused"
     )
     operators: dict[str, PublicKey] = Field(description="who may ask: a name and a public key each")
     models: dict[str, str] = Field(
