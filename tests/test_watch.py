@@ -280,10 +280,12 @@ def test_a_ledger_is_read_on_from_what_is_known(copy: Path) -> None:
     state = "UPDATE round SET state = ? WHERE round = ?"
     with closing(sqlite3.connect(path)) as db:
         db.execute(state, ["reserved", ROUNDS])
+        db.execute("UPDATE round SET reserved = '2000' WHERE round = 1")
+        db.execute("UPDATE round SET committed = '3000' WHERE round = ?", [ROUNDS - 1])
         db.commit()
         known = on_record.read_on(path, run, on_record.nothing(clients))
         assert known and (known.reserved, known.committed, known.other_runs) == (ROUNDS, ROUNDS - 1, 0)
-        assert "" < known.since < known.until
+        assert (known.since, known.until) == ("2000", "3000")
         db.execute(state, ["committed", ROUNDS])
         db.commit()
     again = on_record.read_on(path, run, known)
