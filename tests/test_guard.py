@@ -345,6 +345,7 @@ JOINS: dict[str, tuple[dict[str, Any], Plan, dict[str, Any], str]] = {
         {},
         "turns in 6 of 6 rounds",
     ),
+    "another adjacency": ({"adjacency": "replace"}, PLAN, {}, "protects a client (replace), this plan"),
     "another unit": ({}, cryptographic(plan_of(steps(), noise_at="steps")), {}, "protects a client"),
     "nobody colluding": ({}, replace(PLAN, colluding=0), {}, "against 0 clients together, not 1"),
     "many steps": (

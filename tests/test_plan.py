@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from discretion.combine import SUM, By, Combine
 from discretion.errors import PlanError
 from discretion.grid import Grid
-from discretion.phase import Clipping, Phase, Quantile
+from discretion.phase import LARGEST, SMALLEST, Clipping, Phase, Quantile
 from discretion.pick import READS, Reading
 from discretion.plan import ADVERSARIES, FORMAT, Accounting, NoiseAt, Plan, Randomness
 from discretion.records import dump
 from discretion.steps import Adjacency
 
 rates = st.floats(0, 1)
-clips = st.floats(0, allow_nan=False)  # an infinite clip is no clip
-noises = st.floats(0, allow_nan=False, allow_infinity=False)
+noises = st.just(0.0) | st.floats(SMALLEST, 1e-3 * LARGEST)
+clips = noises | st.just(math.inf)  # an infinite clip is no clip
 weights = st.floats(allow_nan=False, allow_infinity=False)
 never_or_always = st.sampled_from([0.0, 1.0])
 
@@ -102,7 +102,7 @@ def plans(draw: st.DrawFn) -> Plan:
         len(clients),
         noise_at,
         coins=adjacency == "add_remove",
-        clip=st.floats(0, 1000.0) if on_grid else clips,
+        clip=st.just(0.0) | st.floats(1e-6, 1000.0) if on_grid else clips,
         most_turns=1 if quantile or reading else 5,
         reads=reading is not None,
         by_pool=fixed_size,
@@ -165,12 +165,15 @@ def plan_of(*parts: Phase) -> Plan:
         ({"rate": np.array([0.5, 0.25, 1 + 1e-15])}, "a rate lies between 0 and 1"),
         ({"rate": np.array([0.5, -1e-300, 1])}, "a rate lies between 0 and 1"),
         ({"rate": np.array([0.5, np.nan, 1])}, "a rate lies between 0 and 1"),
-        ({"clip": np.array([1.0, 2.0, -1e-300])}, "a clip is at least 0"),
-        ({"clip": np.array([1.0, 2.0, np.nan])}, "a clip is at least 0"),
-        ({"clip": np.array([1.0, 2.0, -np.inf])}, "a clip is at least 0"),
-        ({"noise": np.array([3.0, -1.0])}, "noise is finite and at least 0"),
-        ({"noise": np.array([3.0, np.inf])}, "noise is finite and at least 0"),
-        ({"noise": np.array([np.nan, 1.0])}, "noise is finite and at least 0"),
+        ({"clip": np.array([1.0, 2.0, -1e-300])}, "a clip is 0, infinite, or from"),
+        ({"clip": np.array([1.0, 2.0, np.nan])}, "a clip is 0, infinite, or from"),
+        ({"clip": np.array([1.0, 2.0, -np.inf])}, "a clip is 0, infinite, or from"),
+        ({"clip": np.array([1.0, 2.0, 5e-324])}, "a clip is 0, infinite, or from 1e-20 to 1e+20"),
+        ({"clip": np.array([1.0, 2.0, 1e300])}, "a clip is 0, infinite, or from"),
+        ({"noise": np.array([3.0, 63 * 5e-324])}, "noise is 0, or from 1e-20 to 1e+20"),
+        ({"noise": np.array([3.0, -1.0])}, "noise is 0, or from"),
+        ({"noise": np.array([3.0, np.inf])}, "noise is 0, or from"),
+        ({"noise": np.array([np.nan, 1.0])}, "noise is 0, or from"),
         ({"pool": np.array([0, 1, 2])}, "a pool is one of those that have noise"),
         ({"pool": np.array([0, -1, 1])}, "a pool is one of those that have noise"),
         ({"pool": np.array([0, 0.5, 1])}, "pool"),
@@ -241,7 +244,7 @@ def test_layers_that_cannot_be_are_refused(layers: tuple[int, ...]) -> None:
 
 
 def test_everything_that_is_wrong_with_a_phase_is_said() -> None:
-    with pytest.raises(PlanError, match="rounds and steps must be at least 1.*; a clip is at least 0"):
+    with pytest.raises(PlanError, match="rounds and steps must be at least 1.*; a clip is 0, infinite, or"):
         replace(two_pools(), rounds=0, clip=np.array([1.0, -1.0, 1.0]))
 
 
@@ -426,8 +429,8 @@ def test_release_divides_the_noise_of_the_pool_by_the_clip() -> None:
         (1.0, -0.0, 0.0),
         (math.inf, 1.0, 0.0),  # without a clip no noise is enough
         (math.inf, 0.0, 0.0),
-        (5e-324, 5e-324, 1.0),
-        (1e300, 5e-324, 0.0),
+        (SMALLEST, SMALLEST, 1.0),
+        (LARGEST, SMALLEST, SMALLEST / LARGEST),
     ],
 )
 def test_release_at_the_edges(clip: float, noise: float, multiplier: float) -> None:

@@ -45,6 +45,8 @@ LARGEST = 2.0**50  # standard deviation of a whole number
 
 def gaussian(size: int, std: float, draw: Draw) -> Floats:
     """Normal numbers as floats: exact ones with 63 bits after the step, so that no tail is cut off."""
+    if std != 0 and not np.finfo(np.float64).tiny <= std * 2.0**-SPLIT < math.inf:
+        raise InputError(f"noise of standard deviation {std:g} cannot be drawn: floats have no such steps")
     table = _table(2.0**SPLIT)
 
     def batch(count: int) -> Floats:

@@ -261,6 +261,7 @@ def _policy(wanted: config.Config, plan: Plan, task: Task, client: int, public: 
         "epsilon": float(task.population.epsilon[client]),
         "delta": float(task.population.delta[client]),
         "unit": plan.unit,
+        "adjacency": plan.adjacency,
         "against": against,
         "colluding": plan.colluding,
         "trust_server": trusting,

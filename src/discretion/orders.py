@@ -25,6 +25,7 @@ class NoisySteps:
     noise: Floats  # (k,) standard deviation, added to the sum of a batch's gradients
     layers: tuple[int, ...]  # of parameters that are clipped together; none: all of them
     source: Callable[[int], Source]  # of the coins and the noise of the i-th client asked
+    declared: Ints | None = None  # (k,) how many records it is counted with; None: as many as it has
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from discretion.errors import PlanError
 from discretion.population import Floats, Ints
 
 WHOLE = 1e-6  # how far a fixed number may be from a whole one
+# clips and noise outside could not be drawn, or added up, in the floats that carry them
+SMALLEST, LARGEST = 1e-20, 1e20
 MOST_RELEASES = 2**40  # of a client in a phase; counts have to stay exact, also where phases add up
 
 
@@ -47,8 +49,10 @@ class Phase:
             "noise and weight need one entry for each pool": len(pools) == 1
             and np.shape(self.weight) == pools,
             "a rate lies between 0 and 1": all_hold((self.rate >= 0) & (self.rate <= 1)),
-            "a clip is at least 0": all_hold(self.clip >= 0),
-            "noise is finite and at least 0": all_hold(np.isfinite(self.noise) & (self.noise >= 0)),
+            f"a clip is 0, infinite, or from {SMALLEST:g} to {LARGEST:g}": all_hold(
+                _drawable(self.clip) | (self.clip == np.inf)
+            ),
+            f"noise is 0, or from {SMALLEST:g} to {LARGEST:g}": all_hold(_drawable(self.noise)),
             "a pool is one of those that have noise, by its whole number": all_hold(
                 (self.pool >= 0) & (self.pool < np.size(self.noise)) & (self.pool == np.floor(self.pool))
             ),
@@ -248,3 +252,7 @@ class Clipping:
 
 
 FLAT = Clipping()
+
+
+def _drawable(size: Floats) -> NDArray[np.bool_]:
+    return np.asarray((size == 0) | ((size >= SMALLEST) & (size <= LARGEST)))

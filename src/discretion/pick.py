@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from discretion.errors import PlanError
+from discretion.phase import LARGEST, SMALLEST
 from discretion.population import Floats, Ints
 
 Rule = Literal["largest_loss", "norm", "class_balance", "diversity"]
@@ -34,10 +35,10 @@ class Reading:
     bound: float  # on what one record adds to each number of the statistic
 
     def __post_init__(self) -> None:
-        if self.rule not in READS or self.choose < 1 or not 0 < self.bound < np.inf:
+        if self.rule not in READS or self.choose < 1 or not SMALLEST <= self.bound <= LARGEST:
             raise PlanError(
                 f"a rule that reads is one of {', '.join(READS)}; it picks at least 1 client, and what a "
-                "record adds is bounded"
+                f"record adds is bounded by a number from {SMALLEST:g} to {LARGEST:g}"
             )
 
     @property

@@ -105,13 +105,14 @@ class NoisyTraining:
 
         Guarantees:
             Each step takes a batch by the client's own coins, and divides the noisy sum of its clipped
-            gradients by the size expected of a batch: it follows from the client's number of records, which
-            is declared and public, and not from what was drawn. Where none are expected, nothing moves.
+            gradients by the size expected of a batch: it follows from the number of records that the client
+            declared, which is public, and not from what was drawn. Where none are expected, nothing moves.
         """
         sums, local = idle.get(), self._local
         mine = self._partition.of(int(order.clients[i]))
         source, batch = noisy.source(i), float(noisy.batch[i])
-        expected, clip, std = batch * len(mine), float(noisy.clip[i]), float(noisy.noise[i])
+        records = len(mine) if noisy.declared is None else int(noisy.declared[i])
+        expected, clip, std = batch * records, float(noisy.clip[i]), float(noisy.noise[i])
         model, velocity = order.model.astype(np.float64), np.zeros(len(order.model))
         try:
             for _ in range(noisy.steps if expected > 0 else 0):

@@ -25,8 +25,9 @@ def check_plan(policy: Policy, plan: Plan, me: int, parameters: int) -> None:
         What the plan's noise costs is looked at by the ledger, not here.
     """
     most = policy.ceilings
-    if plan.unit != policy.unit:
-        raise Refusal(f"its budget protects a {policy.unit}, this plan a {plan.unit}")
+    if (plan.unit, plan.adjacency) != (policy.unit, policy.adjacency):
+        mine, theirs = (f"a {of.unit} ({of.adjacency})" for of in (policy, plan))
+        raise Refusal(f"its budget protects {mine}, this plan {theirs}")
     if ADVERSARIES.index(plan.promise) < ADVERSARIES.index(policy.against):
         raise Refusal(
             f"its budget must hold against {policy.against}, this plan promises against {plan.promise}"

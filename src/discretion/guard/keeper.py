@@ -276,7 +276,10 @@ class Guard:
         if phase.batch is not None:
             steps = self._source(run, Purpose.STEPS, order.round, me, order.turn)
             layers = plan.clipping.layers
-            noisy = NoisySteps(phase.steps, phase.batch[[me]], phase.clip[[me]], own, layers, lambda _: steps)
+            batch, size = phase.batch[[me]], np.array([run.join.size])
+            noisy = NoisySteps(
+                phase.steps, batch, phase.clip[[me]], own, layers, lambda _: steps, declared=size
+            )
         asked = Order(
             order.round, order.key, model, np.array([me]), np.array([order.turn]), noisy, plan.rounds
         )

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from discretion.errors import ConfigError
 from discretion.pick import Rule
-from discretion.plan import Adversary, Unit
+from discretion.plan import Adversary
+from discretion.steps import Adjacency, Unit
 
 PublicKey = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
@@ -46,6 +47,9 @@ class Policy(Section):
     epsilon: float = Field(gt=0, description="its budget, for life; inf: its data is public")
     delta: float = Field(gt=0, lt=1)
     unit: Unit = Field("client", description="what its budget protects: all of its data, or each record")
+    adjacency: Adjacency = Field(
+        "add_remove", description="add_remove: from who is left out; replace: from who has other data, too"
+    )
     against: Adversary = Field(
         "server", description="the adversary that its budget must hold against: public, clients or server"
     )
