@@ -22,7 +22,7 @@ ALLOWED = {
     "phase": {"errors", "population"},
     "extension": set(),
     "clip": {"errors", "extension", "population"},
-    "pick": {"errors", "population"},
+    "pick": {"errors", "population", "phase"},
     "combine": {"errors", "population"},
     "plan_records": {"errors", "population", "phase", "records", "pick", "combine"},
     "plan": {
@@ -64,7 +64,7 @@ ALLOWED = {
     },
     "guard": {
         *("errors", "population", "clip", "orders", "plan", "release", "streams", "tasks", "pick", "noise"),
-        *("clients", "frames", "ledger", "messages", "server"),
+        *("clients", "frames", "ledger", "messages", "server", "steps"),
     },
     "config": {"errors", "plan", "methods", "clients"},
     "materials": {

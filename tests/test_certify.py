@@ -138,6 +138,9 @@ def test_the_budget_holds_against_whoever_is_promised(promise: Adversary) -> Non
 
 
 def test_who_the_adversary_is_is_said_in_words() -> None:
+    assert who("server", "secure_sum", 1, 0.0, "clients").startswith(
+        "the server, to which nothing is promised"
+    )
     assert who("public", "server", 3) == "whoever sees every model that is released"
     assert who("clients", "clients", 0) == who("public", "clients", 0)  # nobody has a share to tell of
     assert who("clients", "clients", 1).startswith("any other client: they see every model, and know")
@@ -148,7 +151,9 @@ def test_who_the_adversary_is_is_said_in_words() -> None:
         assert who("server", noise_at, 1).startswith(told)
         assert "with what 3 other clients together may tell it" in who("server", noise_at, 3)
     population = Population.of([2.0] * 2)
-    certificate = certify(replace(fitting(population), noise_at="secure_sum", colluding=2), population)
+    certificate = certify(
+        replace(fitting(population), noise_at="secure_sum", promise="server", colluding=2), population
+    )
     assert certificate.against == {name: who(name, "secure_sum", 2) for name in ADVERSARIES}
     assert "without a secure sum" in certificate.against["server"]
     assert certificate.against["server"].endswith("; where no client fails to add their shares of the noise")
@@ -157,7 +162,7 @@ def test_who_the_adversary_is_is_said_in_words() -> None:
 
 def test_a_certificate_says_how_many_may_drop_out() -> None:
     population = Population.of([2.0] * 10)
-    plan = replace(fitting(population), noise_at="secure_sum", dropout=0.2)
+    plan = replace(fitting(population), noise_at="secure_sum", promise="server", dropout=0.2)
     certificate = certify(plan, population)
     assert (
         certificate.dropout == 0.2 and "at most 20% of a pool's clients fail" in certificate.against["server"]

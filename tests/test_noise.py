@@ -15,6 +15,7 @@ from discretion import discrete, noise
 from discretion.discrete import Draw, discrete_gaussian, gaussian, rounded_gaussian, uniform
 from discretion.errors import InputError
 from discretion.noise import Cryptographic, Seeded, keystream
+from discretion.phase import LARGEST, SMALLEST
 from discretion.streams import Purpose, Words, run_stream
 
 Whole = Callable[[int, float, Draw], np.ndarray]
@@ -126,6 +127,11 @@ def test_no_noise_is_none_and_extremes_are_handled() -> None:
             with pytest.raises(InputError, match="from 0 to 2\\^50 steps; found"):
                 sampler(1, sigma, words)
     assert not gaussian(10, 0.0, words).any() and len(gaussian(0, 1.0, words)) == 0
+    for std in (SMALLEST, LARGEST):
+        assert gaussian(100_000, std, words).std() == pytest.approx(std, rel=0.01)
+    for std in (5e-324, 64 * 5e-324, 1e-306, math.inf, math.nan):
+        with pytest.raises(InputError, match="cannot be drawn"):
+            gaussian(1, std, words)
 
 
 def test_rare_values_of_little_noise_come_as_often_as_they_should() -> None:

@@ -10,13 +10,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import safetensors.numpy
 
-from discretion import cli, journal
+from discretion import cli, config, journal
+from discretion.accounting import certify
 from discretion.errors import ConfigError, InputError
 from discretion.flower import local, project
 from discretion.ledger import Ledger
+from discretion.materials import plan_of
+from discretion.population import Population
 from discretion.runs import RunFolder
 from guard_process import Process
 
@@ -227,3 +231,16 @@ def test_a_run_on_flower_shows_its_rounds_and_why_it_ended(
     tool.write_text(FINISHES)
     discretion("run", "far", "--resume", "--no-report")
     assert "round 2 of 4: 50.0%" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has_one", [False, True])
+def test_nothing_is_promised_against_a_server_without_a_secure_sum(here: Path, has_one: bool) -> None:
+    settings = config.read(
+        here / "config.toml",
+        ["plan.method=concert", "clients.where=guards", f"clients.secure_sum={str(has_one).lower()}"],
+    )
+    people = Population.of([8.0, 8.0, 16.0, 16.0], 1e-3, np.full(4, 30))
+    certificate = certify(plan_of(settings, people), people)
+    assert certificate.promise == ("server" if has_one else "clients")
+    seen = certificate.epsilon["server"] / certificate.epsilon["clients"]
+    assert (seen == 1).all() if has_one else (seen > 2).all()

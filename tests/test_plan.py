@@ -438,6 +438,16 @@ def test_release_at_the_edges(clip: float, noise: float, multiplier: float) -> N
     assert plan_of(phase).release(phase)[1].tolist() == [multiplier]
 
 
+def test_without_a_promise_against_the_server_a_secure_sum_is_none() -> None:
+    """It sees one answer, an update if the client's own coin says so, and a share of the noise."""
+    phase = Phase.one_pool(1, np.full(4, 0.5), np.ones(4), 2.0)
+    kept = replace(plan_of(phase), noise_at="secure_sum", promise="server", colluding=0)
+    lost = replace(kept, promise="clients")
+    assert kept.view(phase, "server")[1].tolist() == [2.0] * 4 == lost.view(phase, "clients")[1].tolist()
+    rate, multiplier = lost.view(phase, "server")
+    assert rate.tolist() == [0.5] * 4 and multiplier.tolist() == [1.0] * 4
+
+
 @settings(max_examples=40, deadline=None)
 @given(phases(4))
 def test_release_never_promises_more_than_noise_over_clip(phase: Phase) -> None:

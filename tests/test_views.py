@@ -70,7 +70,9 @@ def kept(share: float) -> np.ndarray:
 def test_views_by_hand(
     noise_at: NoiseAt, adversary: Adversary, colluding: int, rate: np.ndarray, multiplier: np.ndarray
 ) -> None:
-    seen = plan_of(SHARED, noise_at=noise_at, colluding=colluding).view(SHARED, adversary)
+    summed: Adversary = "server" if noise_at == "secure_sum" else "clients"
+    plan = plan_of(SHARED, noise_at=noise_at, promise=summed, colluding=colluding)
+    seen = plan.view(SHARED, adversary)
     np.testing.assert_array_equal(seen[0], rate)
     np.testing.assert_allclose(seen[1], multiplier, rtol=1e-15)
 
@@ -107,10 +109,12 @@ def test_epsilon_never_falls_with_a_stronger_adversary_or_more_colluding(noise_a
     population = Population.of([1e4] * 5)
     before: dict[Adversary, np.ndarray] = {who: np.zeros(5) for who in ADVERSARIES}
     for colluding in range(4):
-        certificate = certify(plan_of(SHARED, noise_at=noise_at, colluding=colluding), population)
+        summed: Adversary = "server" if noise_at == "secure_sum" else "clients"
+        plan = plan_of(SHARED, noise_at=noise_at, promise=summed, colluding=colluding)
+        certificate = certify(plan, population)
         public, clients, server = (certificate.epsilon[who] for who in ADVERSARIES)
         assert (public <= clients).all() and (clients <= server).all()
-        np.testing.assert_array_equal(certificate.spent, clients)  # promised unless said
+        np.testing.assert_array_equal(certificate.spent, certificate.epsilon[summed])
         for who in ADVERSARIES:
             assert (certificate.epsilon[who] >= before[who]).all()
             before[who] = certificate.epsilon[who]

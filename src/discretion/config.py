@@ -187,7 +187,7 @@ class TrainConfig(Section):
 
 
 class ClientsConfig(Section):
-    """Where clients are; not part of what a run is."""
+    """Where clients are; of what a run is, no more than whether there is a secure sum."""
 
     where: Literal["here", "guards", "flower", "flower-sim"] = Field(
         "here",
@@ -204,6 +204,15 @@ class ClientsConfig(Section):
         description="where too few shares of the noise of a secure sum come: the server adds what is missing "
         "(top_up), or the round counts and moves nothing (discard)",
     )
+    secure_sum: bool = Field(
+        False,
+        description="guards, flower: whether answers reach the server in sums only, by your own means; else "
+        "plans for a secure sum promise nothing against the server",
+    )
+
+    @property
+    def answers_seen(self) -> bool:
+        return self.where in ("guards", "flower") and not self.secure_sum
 
 
 class TrackConfig(Section):

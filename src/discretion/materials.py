@@ -111,6 +111,8 @@ def plan_of(config: Config, population: Population) -> Plan:
     parameters = {name: value for name, value in shared.items() if name in taken}
     part = replace(population, epsilon=population.epsilon * config.plan.share)
     plan = make_plan(config.plan.method, part, {**parameters, **config.plan.options})
+    if config.clients.answers_seen and plan.noise_at == "secure_sum":
+        plan = replace(plan, promise="clients")
     return replace(plan, randomness=config.train.randomness)
 
 

@@ -146,6 +146,11 @@ class Plan:
         return "record" if self.noise_at == "steps" else "client"
 
     @property
+    def answers_seen(self) -> bool:
+        """Whether the server sees each client's answer with that client's own share of the noise."""
+        return self.noise_at == "clients" or (self.noise_at == "secure_sum" and self.promise != "server")
+
+    @property
     def rounds(self) -> int:
         return sum(phase.rounds for phase in self.phases)
 
@@ -184,7 +189,8 @@ class Plan:
             The public sees the released models. Colluding clients know their own shares of the noise, too,
             which is most where as many others drop out as are provided for.
             The server knows whatever `NOISE_AT` says that it sees, and what the colluding clients know. An
-            adversary that knows who took part gets rate 1; noise that it knows does not count.
+            adversary that knows who took part gets rate 1; noise that it knows does not count. A secure sum
+            that is not promised against the server is taken for none: it sees answers one by one.
             A client that cannot change the sum (clip 0) has an infinite multiplier, unless it sends a bit.
         """
         if adversary not in ADVERSARIES:
@@ -193,8 +199,10 @@ class Plan:
         if self.noise_at in ("clients", "secure_sum") and adversary != "public":
             shares = self.shares(phase)
             secret = 1 - np.minimum(self.colluding, shares - 1) / shares
-            if self.noise_at == "clients" and adversary == "server":
-                rate, secret = np.where(rate > 0, 1.0, 0.0), 1 / shares
+            if adversary == "server" and self.answers_seen:
+                secret = 1 / shares
+                if self.noise_at == "clients":
+                    rate = np.where(rate > 0, 1.0, 0.0)
         elif self.noise_at == "server" and adversary == "server":
             secret = np.zeros(len(rate))
         elif phase.batch is not None:

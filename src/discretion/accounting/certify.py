@@ -22,13 +22,25 @@ NOISE_FROM: dict[Randomness, str] = {
     "cryptographic": "deployment: ChaCha20, keyed anew by the operating system for each block, and not kept",
 }
 ALSO_FIXED_SIZE = ", or Rényi for a fixed number (Wang, Balle and Kasiviswanathan 2019) where that is less"
+NO_SECURE_SUM = (
+    "the server, to which nothing is promised: without a secure sum it sees each client's answer, with that "
+    "client's own share of the noise, and not whether it took part"
+)
 ONE_PROCESS = ". In one process that plays every party, what clients draw is drawn for them"
 ON_A_GRID = "Gaussian rounded to a grid, drawn exactly; every accountant of the Gaussian holds"
 FLOATING = "Gaussian in floating point; what last bits of noise and sums tell (Mironov 2012) is not proved"
 
 
-def who(adversary: Adversary, noise_at: NoiseAt, colluding: int, dropout: float = 0.0) -> str:
+def who(
+    adversary: Adversary,
+    noise_at: NoiseAt,
+    colluding: int,
+    dropout: float = 0.0,
+    promise: Adversary = "server",
+) -> str:
     """In words: who the adversary is, what it knows, and what the promise rests on."""
+    if noise_at == "secure_sum" and adversary == "server" and promise != "server":
+        return NO_SECURE_SUM
     if noise_at == "secure_sum":
         failing = f"at most {dropout:.0%} of a pool's clients fail" if dropout else "no client fails"
         rests = f"where {failing} to add their shares of the noise"
@@ -93,7 +105,8 @@ class Certificate:
     @property
     def against(self) -> dict[Adversary, str]:
         """Who the adversaries are, in words."""
-        return {name: who(name, self.noise_at, self.colluding, self.dropout) for name in ADVERSARIES}
+        facts = self.noise_at, self.colluding, self.dropout, self.promise
+        return {name: who(name, *facts) for name in ADVERSARIES}
 
     @property
     def share(self) -> Floats:

@@ -1,6 +1,7 @@
 """Orders and answers as messages of Flower, to each client's own node."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from flwr.app import Message
@@ -35,7 +36,9 @@ class FlowerTransport:
         if self._simulated:
             self._nodes = dict(zip(self._simulated, self._grid.get_node_ids(), strict=False))
             return
-        self._nodes = {node.name: node.node_id for node in self._grid.get_nodes() if node.name}
+        nodes = [node for node in self._grid.get_nodes() if node.name]
+        named = Counter(node.name for node in nodes)  # of two with one name nobody knows whose it is
+        self._nodes = {node.name: node.node_id for node in nodes if named[node.name] == 1}
 
     def exchange(self, orders: Sequence[tuple[str, bytes]], timeout: float) -> Iterator[tuple[int, bytes]]:
         deadline = time.monotonic() + timeout

@@ -140,7 +140,8 @@ def _protected_unit(part: Group) -> str:
 
 
 def _trusted(part: Group) -> str:
-    return wording.trusted(part.first.certificate.noise_at)
+    certificate = part.first.certificate
+    return wording.trusted(certificate.noise_at, certificate.promise)
 
 
 def _held(part: Group) -> str:

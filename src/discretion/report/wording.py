@@ -151,15 +151,19 @@ def promise(unit: str, adjacency: str) -> str:
     return f"{units.get(unit, unit)}: {changes.get(adjacency, adjacency)}"
 
 
-def trusted(noise_at: str) -> str:
+def trusted(noise_at: str, promise: str) -> str:
     """What the server could do if it were dishonest."""
+    if noise_at == "secure_sum" and promise != "server":
+        return (
+            "It sees each client’s answer with that client’s own share of the noise: no secure sum is on the "
+            "way. It is trusted to add the answers up, and to keep the rest to itself."
+        )
     known = {
         "server": "It sees every update before the noise, draws the noise, and knows who took part in "
         "which round. It is trusted to add the noise as planned and to keep the rest to itself.",
         "clients": "It sees each update with that client’s own share of the noise, and who took part. It is "
         "trusted to add the shares of those who did not, and to keep the rest to itself.",
-        "secure_sum": "Nothing but to add up: it sees sums only, and cannot tell who took part. Where "
-        "clients are elsewhere, with no secure sum on the way, it is trusted with their updates as well.",
+        "secure_sum": "Nothing but to add up: it sees sums only, and cannot tell who took part.",
         "steps": "Nothing: whatever a client sends is noisy before it leaves.",
     }
     return known.get(noise_at, noise_at)
