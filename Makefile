@@ -13,7 +13,7 @@ test: .venv/test .venv-flower/test
 	$(BIN)/mypy
 	sh scripts/get-chromium.sh
 	$(BIN)/pytest -n 2
-	$(FLOWER_PYTEST) tests/deployment/test_flower.py
+	$(FLOWER_PYTEST) tests/deployment/test_transport.py tests/deployment/test_flower.py
 
 # Flower's pins are not ours: what needs it is tested in an environment of its own, where typer is older than click
 FLOWER_PYTEST = .venv-flower/bin/python -m pytest -W ignore::DeprecationWarning:typer

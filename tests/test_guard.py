@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from discretion import frames
 from discretion.accounting import certify
 from discretion.clients.training import Schedule
-from discretion.errors import ConfigError, DataError, LedgerError
+from discretion.errors import ConfigError, DataError, InputError, LedgerError
 from discretion.guard import checks, policy
 from discretion.guard.data import own_records
 from discretion.guard.keeper import Guard
+from discretion.guard.serve import serve
 from discretion.messages import (
     Answer,
     AnyOrder,
@@ -646,6 +647,11 @@ def test_the_door_is_its_own_users_and_stays_open_whatever_comes(tmp_path: Path)
     finally:
         assert guard.end() == 0
     assert not door.exists()
+
+
+def test_a_group_gets_no_socket_that_it_cannot_reach(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the group users cannot reach"):
+        serve(policy.read(policy_of(tmp_path, ME, group="users")))
 
 
 def test_frames_take_no_more_than_is_allowed() -> None:

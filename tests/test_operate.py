@@ -75,7 +75,9 @@ def test_a_run_goes_on_where_a_guard_is_away(here: Path) -> None:
         for guard in guards:
             guard.end()
     far = RunFolder(here / "far")
+    assert stat.S_IMODE(far.answers.stat().st_mode) == 0o600  # it tells whose coins came up
     heard = [json.loads(line) for line in far.answers.read_text().splitlines()]
+    assert all(0 < each["missing"] <= 1 for each in heard)
     assert [each["round"] for each in heard] == [1, 2, 3, 4]
     assert sum(each["lost"] for each in heard) > 0
     assert {name for each in heard for name in each["refused"]} == {"c1"}
@@ -208,6 +210,19 @@ def test_without_flower_it_says_what_is_missing(here: Path) -> None:
             project.submit(here, "here", "", lambda: None)
     with pytest.raises(InputError, match="discretion flower init"):
         local.up(here, print)
+
+
+def test_up_makes_what_it_starts_where_it_is_told_how_many(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = Mock()
+    monkeypatch.setattr(local, "up", started)
+    assert discretion("flower", "up", "--clients", "3") == 0
+    assert started.call_args[0][0] == Path("flower")
+    assert sorted(path.parent.name for path in here.glob("flower/*/GUARD.toml")) == ["c0", "c1", "c2"]
+    assert config.read(here / "flower.toml").population.clients == 3
+    assert discretion("flower", "up", "--clients", "3") == 2
+    assert "leave --clients out" in capsys.readouterr().err
 
 
 FINISHES = """#!/bin/sh

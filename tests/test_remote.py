@@ -1,5 +1,6 @@
 """Clients behind guards: the same model as in one process, the planned noise whoever answers."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -197,6 +198,25 @@ def test_answers_that_do_not_fit_count_as_lost(tmp_path: Path) -> None:
     trained(plan, clients, tmp_path / "server")
     (heard,) = clients.heard
     assert (heard.asked, heard.answered, heard.lost) == (5, 2, 3)
+
+
+def test_statistics_that_do_not_fit_count_as_lost() -> None:
+    """Of what one client sends nothing may end the run."""
+    plan = PLANS["picked by norms"]
+
+    class Odd:
+        def exchange(
+            self, orders: Sequence[tuple[str, bytes]], timeout: float
+        ) -> Iterator[tuple[int, bytes]]:
+            for number, (_, signed) in enumerate(orders):
+                message = verified(signed)[1]
+                yield number, encode(Answer(kind="done", order=digest(message)), b"\0" * (4 + (number == 1)))
+
+    clients = remote(Odd(), plan)
+    asked = Order(1, 0, np.zeros(650, np.float32), np.arange(5), np.zeros(5, np.int64))
+    assert plan.reading is not None
+    assert clients.statistics(asked, plan.reading).value.shape == (4, 1)
+    assert (clients.heard[-1].answered, clients.heard[-1].lost) == (4, 1)
 
 
 def test_who_cannot_be_reached_is_lost_and_asked_again(tmp_path: Path) -> None:

@@ -18,6 +18,25 @@ from discretion.options import Json, Override
 from discretion.plan import Plan
 from discretion.runs import Progress, RunFolder, Task, set_up
 
+TRIAL = """\
+[population]
+clients = {clients}
+budgets = "groups:8,16"
+
+[data]
+name = "digits"
+records = 60
+
+[model]
+name = "mlp"
+
+[plan]
+method = "spend_as_you_go"
+rounds = 5
+rate = 0.8
+clip = 0.5
+"""
+
 flower = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Try a run on Flower, on this machine."
 )
@@ -224,14 +243,24 @@ def init(
 
 @flower.command()
 def up(
-    folder: Annotated[Path, typer.Argument(help="What init made.")] = Path("flower"), json_: Json = False
+    folder: Annotated[Path, typer.Argument(help="What init made.")] = Path("flower"),
+    clients: Annotated[
+        int | None, typer.Option(min=2, help="Make the folder first: a trial on the digits for so many.")
+    ] = None,
+    json_: Json = False,
 ) -> None:
     """Start a SuperLink, and a guard and a node for each client, with TLS and authentication of nodes.
 
-    Example: `discretion flower up flower`
+    Examples: `discretion flower up flower`, `discretion flower up --clients 5` (nothing else is needed)
     """
     from discretion.flower import local
 
+    if clients is not None:
+        settings = folder.with_name(folder.name + ".toml")
+        if folder.exists() or settings.exists():
+            raise InputError(f"{folder} or {settings} is there already: leave --clients out, or give another")
+        settings.write_text(TRIAL.format(clients=clients), encoding="utf-8")
+        init(settings, folder)
     local.up(folder, terminal.say)
     if json_:
         terminal.print_json({"up": str(folder)})

@@ -30,6 +30,7 @@ from discretion.orders import Order, Statistics, Updates
 from discretion.pick import NUMBERS, Reading
 from discretion.plan import Plan
 from discretion.population import Floats, Ints, Population
+from discretion.release import missing_noise
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Heard:
     answered: int = 0
     refused: dict[str, str] = field(default_factory=dict)  # by client: why
     lost: int = 0  # nothing came, or nothing that could be read
+    missing: float = 0.0  # the most of a pool's planned noise, as variance, that answers did not bring along
 
 
 class RemoteClients:
@@ -122,13 +124,17 @@ class RemoteClients:
             )
             for client, turn in zip(order.clients[asked].tolist(), order.turn[asked].tolist(), strict=True)
         ]
+        shares = np.zeros(len(phase.rate), dtype=np.int64)
         for place, body in self._exchange(order.clients[asked], orders, to_bytes(order.model), heard):
             try:
                 change = from_bytes(body, len(order.model))
             except MessageError:
                 heard.answered, heard.lost = heard.answered - 1, heard.lost + 1
                 continue
+            shares[order.clients[asked[place]]] += 1
             yield Updates(order.clients[asked[place : place + 1]], change[None], handed_out=True)
+        if self._plan.noise_at in ("clients", "secure_sum"):
+            heard.missing = float(missing_noise(self._plan, phase, shares).max())
 
     def statistics(self, order: Order, reading: Reading) -> Statistics:
         heard = self._listen(order.round)

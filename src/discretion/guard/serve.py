@@ -37,6 +37,11 @@ def _alone(folder: Path) -> Iterator[None]:
 def _listening(policy: Policy) -> socket.socket:
     """A socket that only its own user, or a group that the policy names, may use from its first moment."""
     path = policy.socket_path
+    if policy.group and path.parent == Path(policy.folder):
+        raise InputError(
+            f"the group {policy.group} cannot reach {path}: its folder is the guard's alone. Name another "
+            'place in GUARD.toml, such as socket = "/run/discretion/guard.sock"'
+        )
     if path.is_socket():
         path.unlink()  # of a guard that ended without notice: the folder is ours alone
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
