@@ -1,4 +1,4 @@
-"""Who is not let in, and what code that was not meant to run at clients gets from their guards: nothing."""
+"""Who is not let in, and what greedy servers, or code not meant for clients, get from guards: nothing."""
 
 import contextlib
 import json
@@ -6,10 +6,27 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
+from discretion import config
 from discretion.flower import project
 from discretion.flower.keys import write_certificates, write_node_key
-from discretion.messages import decode_answer
+from discretion.materials import fitted, load_data, local_training, plan_of
+from discretion.messages import (
+    Answer,
+    AnyOrder,
+    Join,
+    Local,
+    Train,
+    decode_answer,
+    encode,
+    read_key,
+    sign,
+    to_bytes,
+)
+from discretion.runs import set_up
 from network import Command, Network, free_port, until
 
 # nodes that have no business here, and what they say when they are not let in
@@ -57,6 +74,88 @@ def test_the_port_speaks_nothing_but_tls(network: Network) -> None:
         plain.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         with contextlib.suppress(ConnectionError):
             assert b"HTTP/1.1 200" not in plain.recv(100)
+
+
+SENDING = """
+import json
+from pathlib import Path
+
+from flwr.serverapp import ServerApp
+
+from discretion.flower.transport import FlowerTransport
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    transport, folder = FlowerTransport(grid), Path(context.run_config["folder"])
+    transport.wait_for(["c0"], 120)
+    heard = []
+    for batch in json.loads((folder / "orders.json").read_text()):
+        orders = [("c0", bytes.fromhex(order)) for order in batch]
+        answers = dict(transport.exchange(orders, 300))
+        heard.append([answers[number].hex() for number in range(len(orders))])
+    (folder / "heard.json").write_text(json.dumps(heard))
+"""
+
+
+def sent(network: Network, *batches: list[tuple[AnyOrder, bytes]]) -> list[list[Answer]]:
+    """What c0's guard answers to orders that its operator signed, over Flower; those of a batch at once."""
+    key, path = read_key(network.net / "operator.key"), network.folder / "sending"
+    orders = [[sign(encode(*order), key).hex() for order in batch] for batch in batches]
+    project.write(path)
+    (path / "orders.json").write_text(json.dumps(orders))
+    (path / "discretion_run" / "server.py").write_text(SENDING)
+    submitted(network, path, path)
+    heard = json.loads((path / "heard.json").read_text())
+    return [[decode_answer(bytes.fromhex(answer))[0] for answer in batch] for batch in heard]
+
+
+def submitted(network: Network, path: Path, folder: Path) -> None:
+    words = [project.tool("flwr"), "run", str(path), "here", "--stream", "--run-config"]
+    Command([*words, f'folder="{folder}"'], network.folder, network.environment).require()
+
+
+def test_a_server_that_asks_for_more_than_was_agreed_on_is_refused(network: Network) -> None:
+    network.renew(5)
+    settings = config.read(network.folder / "config.toml", ["plan.rounds=4", "plan.rate=1.0"])
+    task = set_up(settings, load_data(settings))
+    plan = fitted(plan_of(settings, task.population), settings, task.clients.layers)
+    other = replace(plan, phases=plan.phases[:2])
+    local = Local(**asdict(local_training(settings)))
+    text, model = plan.to_json().encode(), to_bytes(task.clients.initial())
+    about: dict[str, Any] = {"client": "c0", "run": "greedy", "plan": plan.digest()}
+
+    def join(**more: Any) -> Join:
+        fields = {"size": 60, "model": "mlp", "shapes": task.clients.shapes, "local": local}
+        return Join(**(about | fields | more))
+
+    def train(round_: int, **more: Any) -> Train:
+        phase = plan.phases[plan.phase_of(round_)]
+        fields = {"clip": float(phase.clip[0]), "noise": float(plan.own_noise(phase)[0]), "local": local}
+        return Train(**(about | fields | {"round": round_, "turn": 0, "key": 3} | more))
+
+    agreed = sent(network, [(join(), text)], [(train(1), model)], [(train(3), model)])
+    assert [answer.kind for (answer,) in agreed] == ["done"] * 3
+    before = record_of(network, "c0")
+    attacks: dict[str, tuple[AnyOrder, bytes]] = {
+        "the order has noise": (train(4, noise=0.01), model),
+        "the order has clip": (train(4, clip=50.0), model),
+        "joined with another plan": (train(4, plan=other.digest()), model),
+        "joined by another order": (join(plan=other.digest()), other.to_json().encode()),
+        "'cnn_small' is not approved": (join(run="s", model="cnn_small"), text),
+        "by another order": (train(3, key=4), model),
+        "out of order": (train(2), model),
+        "is not in the plan of 4 rounds": (train(8), model),
+        "turn 2 of round 4": (train(4, turn=1), model),
+        "other local training": (train(4, local=local.model_copy(update={"epochs": 9})), model),
+        "for another client": (train(4, client="c1"), model),
+    }
+    (refused,) = sent(network, list(attacks.values()))
+    for reason, answer in zip(attacks, refused, strict=True):
+        assert answer.kind == "refused" and reason in answer.reason
+    assert record_of(network, "c0") == before
 
 
 ASKING = """
@@ -133,8 +232,7 @@ def test_a_changed_client_app_gets_refusals_only(network: Network) -> None:
     project.write(path)
     (path / "discretion_run" / "server.py").write_text(ASKING)
     (path / "discretion_run" / "client.py").write_text(TAKING)
-    words = [project.tool("flwr"), "run", str(path), "here", "--stream", "--run-config"]
-    Command([*words, f'folder="{network.folder}/got.json"'], network.folder, network.environment).require()
+    submitted(network, path, network.folder / "got.json")
     got = [bytes.fromhex(each) for each in json.loads((network.folder / "got.json").read_text())]
     assert len(got) == 5
     for answers in map(divided, got):
