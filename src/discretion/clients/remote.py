@@ -44,6 +44,10 @@ class Heard:
     lost: int = 0  # nothing came, or nothing that could be read
     missing: float = 0.0  # the most of a pool's planned noise, as variance, that answers did not bring along
 
+    def unreadable(self) -> None:
+        """An answer that was counted turns out to say nothing: it is lost."""
+        self.answered, self.lost = self.answered - 1, self.lost + 1
+
 
 class RemoteClients:
     """The clients of a plan, by a transport.
@@ -129,7 +133,7 @@ class RemoteClients:
             try:
                 change = from_bytes(body, len(order.model))
             except MessageError:
-                heard.answered, heard.lost = heard.answered - 1, heard.lost + 1
+                heard.unreadable()
                 continue
             shares[order.clients[asked[place]]] += 1
             yield Updates(order.clients[asked[place : place + 1]], change[None], handed_out=True)
@@ -156,7 +160,7 @@ class RemoteClients:
             try:
                 found[int(asked[place])] = from_bytes(body, len(body) // 4).astype(np.float64)
             except MessageError:
-                heard.answered, heard.lost = heard.answered - 1, heard.lost + 1
+                heard.unreadable()
         wide = Counter(len(row) for row in found.values() if len(row) >= NUMBERS[reading.rule])
         width = wide.most_common(1)[0][0] if wide else 1
         rows = {place: row for place, row in sorted(found.items()) if len(row) == width}
