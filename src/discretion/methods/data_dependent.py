@@ -1,52 +1,74 @@
-"""Selection by what clients' data say: baselines that pick, among those asked, by loss, norm, labels or
+"""Selection by what clients' data say: baselines that pick, among the clients asked, by loss, norm, labels or
 variance.
 
 Power of choice (Cho, Wang and Joshi, AISTATS 2022), the biased baseline of Xu, Zhang and Huang (2025); AOCS
 (Chen, Horváth and Richtárik, TMLR 2022), Fed-CBS (Zhang et al., ICML 2023) and DELTA (Wang et al., NeurIPS
 2023), baselines of Yuan and Wang (2025). Clients are asked at random, by their share of the data, and some
-of those asked train. As published they read raw statistics, and epsilon is infinite. With `read_share`
-above 0, statistics are bounded record by record, noised and paid for. Who is asked pays for training even
-if another is picked: who trains is not known when planning.
+of them train. As published, the methods read raw statistics, and epsilon is infinite. With `read_share`
+above 0, statistics are bounded record by record, noised and paid for. A client that is asked pays for
+training even if another is picked, because the plan cannot know who will train.
 """
 
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from discretion.accounting import gaussian
-from discretion.errors import ConfigError
-from discretion.methods.parts import cohort_of, draw, own_phases, schedule_scale, shares
-from discretion.methods.privacy_aware import multipliers
-from discretion.pick import Reading, Rule
-from discretion.plan import Accounting, Plan
-from discretion.population import Floats, Ints, Population
-from discretion.steps import Steps
+from discretion.arrays import Floats, Ints
+from discretion.methods.parameters import Accounting, Batch, RecordClip, Rounds, Seed, Share, Steps
+from discretion.methods.parts import cohort_of, draw, multipliers, own_phases, schedule_scale, shares
+from discretion.methods.registry import record_method
+from discretion.plan import steps as plan_steps
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.plan.selection_rules import Reading, Rule
 
 MOST_LOSS = 4.0  # a record's loss counts up to here
 
 
-def _method(name: str, rule: Rule, bound: float | None = None) -> Callable[..., Plan]:
-    """The method of that name; a record adds at most `bound`, or else its clipped gradient, to what is
-    read."""
+def _reader(
+    name: str,
+    title: str,
+    idea: str,
+    paper: str,
+    read: str,
+    order: int,
+    rule: Rule,
+    bound: float | None = None,
+) -> Callable[..., Plan]:
+    """Register and return the method of that name, which picks by `rule`.
 
+    A record adds at most `bound`, or else its clipped gradient, to the statistic that is read.
+    """
+
+    @record_method(
+        name=name,
+        title=title,
+        idea=idea,
+        paper=paper,
+        reads=f"{read}, raw unless read_share > 0",
+        reads_raw=True,
+        order=order,
+    )
     def plan(
         population: Population,
-        rounds: int,
-        rate: float,
-        clip: float,
-        candidates: float = 2.0,
-        steps: int = 5,
-        batch: float = 0.1,
-        read_share: float = 0.0,
-        seed: int = 0,
+        rounds: Rounds,
+        rate: Annotated[Share, Field(description="clients that train in a round, as a share of all")],
+        clip: RecordClip,
+        candidates: Annotated[float, Field(ge=1, description="clients asked for each that trains")] = 2.0,
+        steps: Steps = 5,
+        batch: Batch = 0.1,
+        read_share: Annotated[
+            float,
+            Field(
+                ge=0, lt=1, description="share of the budget for what is read; 0: read raw, as in paper mode"
+            ),
+        ] = 0.0,
+        seed: Seed = 0,
         accounting: Accounting = "tight",
     ) -> Plan:
-        """rounds: how many; rate: clients that train in a round, as a share; clip: bound on one record's
-        gradient; candidates: asked for each that trains; steps: noisy steps in a turn; batch: chance of a
-        record to be in a step's batch; read_share: of the budget, for what is read; 0 reads it raw; seed:
-        of the draws; accounting: tight, or paper, where it is read raw."""
-        if not (candidates >= 1 and 0 <= read_share < 1):
-            raise ConfigError(f"{name}: expected candidates of at least 1 and 0 <= read_share < 1")
         share = 0.0 if accounting == "paper" else read_share
         picks = Reading(rule, cohort_of(population, rate), bound or clip)
         asked = max(1, round(candidates * picks.choose))
@@ -66,16 +88,29 @@ def _method(name: str, rule: Rule, bound: float | None = None) -> Callable[..., 
     return plan
 
 
-power_of_choice = _method("power_of_choice", "largest_loss", MOST_LOSS)
-aocs = _method("aocs", "norm")
-fed_cbs = _method("fed_cbs", "class_balance", 1.0)
-delta = _method("delta", "diversity")
+# fmt: off
+power_of_choice = _reader(
+    "power_of_choice", "Power of choice", "Of some clients at random, those with the largest loss train.",
+    "Cho et al., AISTATS 2022", "losses", 403, "largest_loss", MOST_LOSS)
+aocs = _reader(
+    "aocs", "AOCS", "Clients take part with a chance that grows with their update's norm.",
+    "Chen et al., TMLR 2022", "norms of gradients", 503, "norm")
+fed_cbs = _reader(
+    "fed_cbs", "Fed-CBS", "Clients are picked so that their classes balance.",
+    "Zhang et al., ICML 2023", "labels", 504, "class_balance", 1.0)
+delta = _reader(
+    "delta", "DELTA", "Clients with diverse gradients are drawn more, and weighted for it.",
+    "Wang et al., NeurIPS 2023", "norms and variances", 505, "diversity")
+# fmt: on
 
 
 def _multipliers(
     population: Population, asked: Ints, steps: int, batch: float, share: float
 ) -> tuple[Floats, Floats]:
-    """(N,) of training and (N,) of the statistic, 0 if it is read raw; together they cost the budget."""
+    """Return (N,) noise multipliers of training and (N,) of the statistic, 0 where it is read raw.
+
+    Training and statistic together cost the budget.
+    """
     count = np.maximum(asked, 1)
     train = multipliers(population, count * steps, batch)
     private = np.isfinite(population.epsilon)
@@ -87,7 +122,10 @@ def _multipliers(
     parts = np.stack([train[private], alone])
     counts = np.stack([count[private] * steps, count[private]])
     factor = schedule_scale(
-        epsilon, delta, count[private], lambda who: Steps(rates[:, who], parts[:, who], counts[:, who])
+        epsilon,
+        delta,
+        count[private],
+        lambda who: plan_steps.Steps(rates[:, who], parts[:, who], counts[:, who]),
     )
     read = np.zeros(len(population))
     train[private], read[private] = train[private] * factor, alone * factor

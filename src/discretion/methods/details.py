@@ -1,10 +1,10 @@
-"""What a method found on the way to its plan and the plan does not hold: curves, and numbers, by name."""
+"""Intermediate results of a method that its plan does not hold: curves, chances and numbers, by name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from discretion.population import Floats
+from discretion.arrays import Floats
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Details:
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def to_record(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the details as JSON values."""
         curves = {
             title: {name: curve.tolist() for name, curve in lines.items()}
             for title, lines in self.rounds.items()

@@ -1,25 +1,33 @@
-"""DP-FedAvg: one clip and one noise for all, strong enough for the strictest budget.
+"""DP-FedAvg: one clip and one noise for all clients, strong enough for the strictest budget.
 
-McMahan, Ramage, Talwar and Zhang, "Learning differentially private recurrent language models", ICLR 2018;
-Algorithm 4 of Kiani et al. 2025. Updates are clipped to the same norm, summed, and the server adds noise.
-Departs from the paper: the noise is calibrated by PLD, at the smallest epsilon and the smallest delta; in
-paper mode by Opacus.
+McMahan, Ramage, Talwar and Zhang, "Learning differentially private recurrent language models", ICLR 2018,
+Algorithm 1; Algorithm 4 of Kiani et al. 2025. All updates are clipped to the same norm and summed, and the
+server adds noise.
+Departs from the paper: the noise is calibrated by PLD at the smallest epsilon and the smallest delta, because
+that is the least noise that keeps every budget; in paper mode by the Rényi accountant of Opacus.
 """
 
 import numpy as np
 
 from discretion.accounting import noise_multiplier
+from discretion.methods.parameters import Accounting, Rate, Rounds, UpdateClip
 from discretion.methods.parts import ACCOUNTANTS
-from discretion.phase import Phase
-from discretion.plan import Accounting, Plan
-from discretion.population import Population
+from discretion.methods.registry import server_noise_method
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
 
 
-def plan(
-    population: Population, rounds: int, rate: float, clip: float, accounting: Accounting = "tight"
+@server_noise_method(
+    title="DP-FedAvg",
+    idea="One clip and one noise, strong enough for the strictest client.",
+    paper="McMahan et al., ICLR 2018",
+    reads="the strictest budget",
+    order=200,
+)
+def dp_fedavg(
+    population: Population, rounds: Rounds, rate: Rate, clip: UpdateClip, accounting: Accounting = "tight"
 ) -> Plan:
-    """rounds: how many; rate: each client's chance of taking part in one; clip: bound on an update;
-    accounting: tight or paper."""
     everyone = np.ones(len(population))
     strictest = population.epsilon.min(keepdims=True), population.delta.min(keepdims=True)
     sigma = noise_multiplier(*strictest, np.array([rate]), rounds, ACCOUNTANTS[accounting])[0]

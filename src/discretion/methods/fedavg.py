@@ -1,22 +1,33 @@
-"""FedAvg: no privacy, the ceiling that private methods are measured against.
+"""FedAvg: federated averaging without privacy, the ceiling that private methods are measured against.
 
 McMahan, Moore, Ramage, Hampson and Agüera y Arcas, "Communication-efficient learning of deep networks
-from decentralized data", AISTATS 2017. Each round a coin decides for each client whether it takes part;
-the server averages the updates as they are.
-Departs from the paper: clients count equally, as in the private methods it is compared with.
+from decentralized data", AISTATS 2017, Algorithm 1. In each round an independent coin decides for each
+client whether it takes part; the server averages the updates as they are.
+Departs from the paper: clients count equally, because they do in the private methods it is compared with.
 """
 
 import math
 
 import numpy as np
 
-from discretion.phase import Phase
-from discretion.plan import Plan
-from discretion.population import Population
+from discretion.methods.parameters import Rate, Rounds
+from discretion.methods.registry import method
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
 
 
-def plan(population: Population, rounds: int, rate: float) -> Plan:
-    """rounds: how many; rate: each client's chance of taking part in one."""
+@method(
+    title="FedAvg",
+    idea="Plain averaging without clip or noise: the ceiling that private methods aim at.",
+    paper="McMahan et al., AISTATS 2017",
+    reads="nothing",
+    unit="none",
+    noise_at=None,
+    promise=None,
+    order=0,
+)
+def fedavg(population: Population, rounds: Rounds, rate: Rate) -> Plan:
     everyone = np.ones(len(population))
     return Plan(
         method="fedavg",

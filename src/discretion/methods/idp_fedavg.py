@@ -1,27 +1,43 @@
-"""IDP-FedAvg: one noise for all, and for each client the clip or the rate that its own budget allows.
+"""IDP-FedAvg: one noise for all clients, and for each the clip or the rate that its own budget allows.
 
 Boenisch, Mühl, Dziedzic, Rinberg and Papernot, "Have it your way: individualized privacy assignment for
-DP-SGD", NeurIPS 2023, brought to clients as Algorithm 5 of Kiani et al. 2025. A generous client may be
-clipped at a larger norm (`plan_by_clip`) or take part more often (`plan_by_rate`) under the same noise.
-Departs from the papers: calibrated by PLD, so that each client's whole budget is used; in paper mode by
-Opacus.
+DP-SGD", NeurIPS 2023, brought to clients as Algorithm 5 of Kiani et al. 2025. Under the same noise a generous
+client may be clipped at a larger norm (`idp_fedavg`) or take part more often (`idp_fedavg_sampling`).
+Departs from the papers: noise is calibrated by PLD, so that each client's whole budget is used; in paper mode
+by the Rényi accountant of Opacus.
 """
 
+from typing import Annotated
+
 import numpy as np
+from pydantic import Field
 
 from discretion.accounting import noise_multiplier
+from discretion.methods.parameters import Accounting, MeanRate, Positive, Rate, Rounds, UpdateClip
 from discretion.methods.parts import ACCOUNTANTS, finite
-from discretion.phase import Phase
-from discretion.plan import Accounting, Plan
-from discretion.population import Population
-from discretion.problems import pool
+from discretion.methods.registry import server_noise_method
+from discretion.methods.solvers.pool import shared_noise_rates
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+
+PAPER = "Boenisch et al., NeurIPS 2023; Kiani et al., ICLR 2025"
 
 
-def plan_by_clip(
-    population: Population, rounds: int, rate: float, clip: float, accounting: Accounting = "tight"
+@server_noise_method(
+    title="IDP-FedAvg (clip)",
+    idea="One noise; each client is clipped at the norm that its own budget allows.",
+    paper=PAPER,
+    reads="budgets",
+    order=202,
+)
+def idp_fedavg(
+    population: Population,
+    rounds: Rounds,
+    rate: Rate,
+    clip: Annotated[Positive, Field(description="mean of the clients' clips (clipping norms)")],
+    accounting: Accounting = "tight",
 ) -> Plan:
-    """rounds: how many; rate: each client's chance of taking part in one; clip: mean of the clips;
-    accounting: tight or paper."""
     rates, accountant = np.full(len(population), rate), ACCOUNTANTS[accounting]
     # SetPrivacyParams of Algorithm 5: sigma_n for each budget, their harmonic mean sigma,
     # and c_n = c sigma / sigma_n, so that the clips have the mean c
@@ -35,12 +51,17 @@ def plan_by_clip(
     )
 
 
-def plan_by_rate(
-    population: Population, rounds: int, rate: float, clip: float, accounting: Accounting = "tight"
+@server_noise_method(
+    title="IDP-FedAvg (sampling)",
+    idea="One noise and one clip; each client comes as often as its own budget allows.",
+    paper=PAPER,
+    reads="budgets",
+    order=203,
+)
+def idp_fedavg_sampling(
+    population: Population, rounds: Rounds, rate: MeanRate, clip: UpdateClip, accounting: Accounting = "tight"
 ) -> Plan:
-    """rounds: how many; rate: mean of the clients' rates; clip: bound on every update;
-    accounting: tight or paper."""
-    rates, sigma = pool.rates(
+    rates, sigma = shared_noise_rates(
         finite(population.epsilon), population.delta, rounds, rate, ACCOUNTANTS[accounting]
     )
     clips = np.full(len(population), clip)

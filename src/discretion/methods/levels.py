@@ -1,47 +1,43 @@
-"""What the game of incentives says of each client's privacy level, over the rounds; and what it is worth."""
+"""Privacy levels of all clients over the rounds, from the game of incentives; and what the game is worth."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from discretion.accounting import gaussian
+from discretion.arrays import Floats, Ints
 from discretion.methods.details import Details
-from discretion.population import Floats, Ints, Population
-from discretion.problems import welfare
-from discretion.problems.equilibrium import Equilibrium, equilibrium
-from discretion.problems.incentives import Game
+from discretion.methods.solvers.incentives import Game, equilibrium, price_of_anarchy, welfare
+from discretion.plan.population import Population
 
 LOWEST, HIGHEST = 0.01, 12.0  # privacy levels that the paper allows
-PLAYERS = 1000  # more clients than this are played by so many
+PLAYERS = 1000  # at most; each stands for several clients where there are more
 
 
 def first_levels(population: Population, rounds: int, rate: float) -> Floats:
-    """(N,) the trait rho, or what the budget allows an upload of a client that is drawn as often as the
-    mean."""
+    """Return (N,) first levels: the trait rho, or else the budget divided over the mean number of draws."""
     if "rho" in population.traits:
         return np.clip(population.traits["rho"], LOWEST, HIGHEST)
     return np.clip(lifetime(population) / max(rate * rounds, 1.0), LOWEST, HIGHEST)
 
 
 def lifetime(population: Population) -> Floats:
-    """(N,) the whole rho of Gaussian releases that stay within the budget, exactly."""
+    """Return (N,) the largest total rho of Gaussian releases that stays within each budget, exactly."""
     return np.asarray(gaussian.shift_of(population.epsilon, population.delta) ** 2 / 2 * (1 - 1e-9))
 
 
 def levels(population: Population, rounds: int, rate: float, reward: float) -> Floats:
-    """(T, N) the levels of the game's equilibrium."""
-    found, player = equilibrium_of(population, rounds, rate, reward)
-    return found.rho[:rounds, player]
-
-
-def equilibrium_of(
-    population: Population, rounds: int, rate: float, reward: float
-) -> tuple[Equilibrium, Ints]:
-    """The equilibrium, and (N,) which player stands for each client."""
+    """Return the (T, N) levels of the game's equilibrium."""
     game, player = game_of(population, rounds, rate)
-    return equilibrium(game, reward), player
+    return equilibrium(game, reward).rho[:rounds, player]
 
 
 def game_of(population: Population, rounds: int, rate: float) -> tuple[Game, Ints]:
-    """The game, and (N,) which player stands for each client: in a mean field, one of its kind may."""
+    """Return the game, and the (N,) number of the player that stands for each client.
+
+    In a mean field, one player may stand for all clients of its kind.
+    """
     rho = first_levels(population, rounds, rate)
     weight = population.traits.get("privacy_weight", np.full(len(population), 0.5))
     kinds = np.stack([rho, weight, population.size])
@@ -56,12 +52,12 @@ def game_of(population: Population, rounds: int, rate: float) -> tuple[Game, Int
     return game, player
 
 
-def explain(population: Population, rounds: int, rate: float, reward: float) -> Details:
-    """The mean field, what is paid, how near to rest the game is, and what selfishness costs."""
-    game, _ = game_of(population, rounds, rate)
-    found = equilibrium(game, reward)
+def explain(population: Population, parameters: Mapping[str, Any]) -> Details:
+    """Return the mean field, the payments, the distance from an equilibrium, and the price of anarchy."""
+    game, _ = game_of(population, parameters["rounds"], parameters["rate"])
+    found = equilibrium(game, parameters["reward"])
     low, median, high = np.quantile(found.rho, (0.1, 0.5, 0.9), axis=1)
-    report, worth = found.report, welfare.welfare(game, found.rho, found.reward)
+    report, worth = found.report, welfare(game, found.rho, found.reward)
     return Details(
         rounds={
             "Privacy level (rho) of an upload, as played in the game": {
@@ -82,7 +78,7 @@ def explain(population: Population, rounds: int, rate: float, reward: float) -> 
             "largest share of its utility that a client gives up": float(report.regret.max()),
             "share of clients that could gain more than 1 %": report.exploitable,
             "social welfare, for each client and round": worth / found.rho.size,
-            "price of anarchy (1: as good as planned for all)": welfare.price_of_anarchy(
+            "price of anarchy (1: as good as planned for all)": price_of_anarchy(
                 game, found.rho, found.reward
             ),
         },

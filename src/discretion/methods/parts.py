@@ -1,41 +1,41 @@
-"""Parts that several methods are built from: accounting modes, turns drawn when planning, clients on their
-own."""
+"""Building blocks of methods: accounting modes, noise and rates by budget, turns drawn when planning."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from discretion.accounting import Accountant, gaussian, noise_scale
-from discretion.accounting.papers.opacus import Opacus
-from discretion.accounting.spent import TIGHT
-from discretion.kinds import distinct
-from discretion.phase import Phase, frozen
-from discretion.plan import Accounting
-from discretion.population import Floats, Ints, Population
-from discretion.steps import Steps
-from discretion.streams import Purpose, stream
+from discretion.accounting import Accountant, gaussian, noise_multiplier, noise_scale
+from discretion.accounting.accountant import TIGHT
+from discretion.arrays import Floats, Ints, distinct
+from discretion.methods.papers.opacus import Opacus
+from discretion.plan.phase import Phase, frozen
+from discretion.plan.plan import Accounting
+from discretion.plan.population import Population
+from discretion.plan.steps import Steps
+from discretion.randomness.streams import Purpose, stream
 
-NODES = 24  # budgets that are solved, of one kind of clients
-MARGIN = 5e-4  # on what is read off between them
+NODES = 24  # budgets that are solved for one kind of clients; others are interpolated
+MARGIN = 5e-4  # relative, on interpolated factors
 
 ACCOUNTANTS: dict[Accounting, Accountant] = {"tight": TIGHT, "paper": Opacus()}
 
 
-def finite(epsilon: Floats) -> Floats:
-    """(N,) a public client, of infinite budget, is treated as generously as the most generous other."""
+def finite(epsilon: Floats, otherwise: float = np.inf) -> Floats:
+    """Return (N,) budgets in which a public client has the largest finite one, or `otherwise` if none is."""
     largest = np.max(epsilon, where=np.isfinite(epsilon), initial=0.0)
-    return np.minimum(epsilon, largest) if largest > 0 else epsilon
+    return np.minimum(epsilon, largest if largest > 0 else otherwise)
 
 
 def schedule_scale(epsilon: Floats, delta: Floats, kind: Ints, steps_of: Callable[[Ints], Steps]) -> Floats:
-    """(N,) the factor on its noise multipliers that makes each client's schedule cost its budget.
+    """Return the (N,) factors on the noise multipliers with which each client's schedule costs its budget.
 
-    `steps_of` gives the schedules of some clients. Clients of one kind and delta differ in their budget only:
-    with many budgets, some are solved and the others are read off between them, a little on the safe side.
+    `steps_of` gives the schedules of the clients of the given numbers. Clients of one kind and delta differ
+    in their budget only: where there are many budgets, some are solved and the others are interpolated, a
+    little on the safe side.
 
     Guarantees:
-        By PLD no schedule costs more than the budget: who would pass it by what was read off is solved.
+        By PLD no schedule costs more than the budget: a client that would pass it by interpolation is solved.
     """
     factor, read = np.empty(len(epsilon)), np.zeros(len(epsilon), dtype=bool)
     _, cell = distinct(np.stack([kind, delta]))
@@ -60,7 +60,7 @@ def schedule_scale(epsilon: Floats, delta: Floats, kind: Ints, steps_of: Callabl
 
 
 def _nodes(epsilon: Floats, mine: Ints) -> Ints:
-    """A client of each budget if they are few, else of some budgets, evenly spaced in logarithm."""
+    """Return one client of each budget if there are few, else of budgets evenly spaced in logarithm."""
     _, first = np.unique(epsilon[mine], return_index=True)
     distinct = mine[first]
     if len(distinct) <= NODES:
@@ -71,27 +71,38 @@ def _nodes(epsilon: Floats, mine: Ints) -> Ints:
 
 
 def cohort_of(population: Population, rate: float) -> int:
-    """How many draws a round has."""
+    """Return the number of draws in a round, at least 1."""
     return max(1, round(rate * len(population)))
 
 
 def shares(population: Population) -> Floats:
-    """(N,) each client's share of all records."""
+    """Return each client's share (N,) of all records."""
     return np.asarray(population.size / population.size.sum())
 
 
 def draw(probability: Floats, cohort: int, rounds: int, seed: int) -> Ints:
-    """(T, N) public turns: in every round `cohort` draws with replacement; (T, N) or (N,) probabilities."""
+    """Return (T, N) public turns: `cohort` draws a round with replacement, by (T, N) or (N,) chances."""
     random = stream(seed, Purpose.TURNS)
     rows = np.broadcast_to(probability, (rounds, np.shape(probability)[-1]))
     return np.stack([random.multinomial(cohort, row / row.sum()) for row in rows])
 
 
 def whole_gaussian(epsilon: Floats, delta: Floats, count: Ints) -> Floats:
-    """(N,) the noise multiplier of `count` releases without sampling that use up the budget exactly."""
+    """Return (N,) noise multipliers with which `count` releases without sampling cost the budget exactly."""
     shift = gaussian.shift_of(epsilon, delta) * (1 - 1e-9)
     with np.errstate(divide="ignore"):
         return np.asarray(np.sqrt(np.maximum(count, 1)) / shift)
+
+
+def multipliers(population: Population, count: Ints, batch: float) -> Floats:
+    """Return (N,) noise multipliers of `count` steps on batches; 0 for public clients."""
+    private = np.isfinite(population.epsilon)
+    out = np.zeros(len(population))
+    rates = np.full(int(private.sum()), batch)
+    out[private] = noise_multiplier(
+        population.epsilon[private], population.delta[private], rates, np.maximum(count[private], 1)
+    )
+    return out
 
 
 def own_phases(
@@ -103,10 +114,10 @@ def own_phases(
     steps: int = 1,
     read: Floats | None = None,
 ) -> tuple[Phase, ...]:
-    """A phase for each round of (T, N) public turns, in which every client releases its own noisy work.
+    """Return one phase for each round of (T, N) public turns; every client releases its own noisy work.
 
-    `noise` and the `weight` of an upload are (N,), or (T, N) where they change. With `batch`, clients take
-    so many noisy `steps` on batches of their records; `read` is the (N,) noise of a statistic about them.
+    `noise` and the `weight` of an upload are (N,), or (T, N) where they change. With `batch`, a turn is
+    `steps` noisy steps on batches of the client's records; `read` is the (N,) noise of a statistic of them.
     """
     rounds, clients = turns.shape
     one, pool, clips = (

@@ -9,28 +9,36 @@ rounds, because nobody sees the updates of single clients; otherwise as GDPFed w
 """
 
 from dataclasses import replace
+from typing import Annotated
 
-from discretion.combine import SUM, Combine
-from discretion.methods import gdpfed
-from discretion.plan import Accounting, Plan
-from discretion.population import Population
+from pydantic import Field
+
+from discretion.methods.gdpfed import gdpfed
+from discretion.methods.parameters import Accounting, Count, Groups, Rate, Rounds, UpdateClip
+from discretion.methods.registry import secure_sum_method
+from discretion.plan.combine import SUM, Combine
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
 
 
-def plan(
+@secure_sum_method(
+    title="PFA",
+    idea="Strict groups' sums are projected on the directions of the most generous group.",
+    paper="Liu et al., VLDB 2021",
+    reads="budgets",
+    order=303,
+)
+def pfa(
     population: Population,
-    rounds: int,
-    rate: float,
-    clip: float,
-    groups: int = 3,
-    memory: int = 10,
+    rounds: Rounds,
+    rate: Rate,
+    clip: UpdateClip,
+    groups: Groups = 3,
+    memory: Annotated[
+        Count, Field(description="noisy sums of the generous group that span the subspace")
+    ] = 10,
     accounting: Accounting = "tight",
 ) -> Plan:
-    """rounds: how many; rate: every client's chance of taking part; clip: bound on an update; groups: how
-    many at most; memory: how many noisy sums of the generous group span the subspace; accounting: tight or
-    paper."""
-    made = gdpfed.plan(population, rounds, rate, clip, groups, accounting)
-    return replace(
-        made,
-        method="pfa",
-        combine=Combine("project", memory=memory) if len(made.phases[0].noise) > 1 else SUM,
-    )
+    made = gdpfed(population, rounds, rate, clip, groups, accounting)
+    several = len(made.phases[0].noise) > 1
+    return replace(made, combine=Combine("project", memory=memory) if several else SUM)

@@ -2,141 +2,133 @@
 
 Xu, Zhang and Huang, "Tackling privacy heterogeneity in differentially private federated learning" (2025),
 Algorithm 1 and Problem 1. Clients are drawn when planning, so that each knows how many noisy steps it will
-take. Who needs much noise is drawn less than its share of the data.
+take. A client that needs much noise is drawn less than its share of the data.
 Departs from the paper: batches are drawn by coins and noise is calibrated by PLD for the steps really
-taken, whose variance has a part that does not grow with the number of turns, so that the choice is made
-with the true curve. In paper mode noise is (6) with V_k of (7), and the choice is Problem 1. One scalar,
-`tradeoff`, stands for eta D, which the paper leaves open; its default follows from public facts. The
-server's step is 1, where line 8 multiplies by the learning rate a second time.
+taken; the variance of that noise has a part that does not grow with the number of turns, so clients are
+chosen with the true curve. One scalar, `tradeoff`, stands for eta D, which the paper leaves open; its
+default follows from public facts. The server's step is 1, because line 8 multiplies by the learning rate a
+second time. In paper mode noise is (6) with V_k of (7), and clients are chosen by Problem 1.
 """
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from discretion.accounting import noise_multiplier
-from discretion.accounting.papers import selection as paper
+from discretion.arrays import Floats, Ints
+from discretion.methods import parameters as given
 from discretion.methods.details import Details
-from discretion.methods.parts import cohort_of, draw, own_phases, shares
-from discretion.plan import Accounting, Plan
-from discretion.population import Floats, Ints, Population
-from discretion.problems import selection as problem
+from discretion.methods.papers import xu_zhang as paper
+from discretion.methods.parts import cohort_of, draw, multipliers, own_phases, shares
+from discretion.methods.registry import record_method
+from discretion.methods.solvers import selection as problem
+from discretion.plan.plan import Accounting, Plan
+from discretion.plan.population import Population
 
-FLATTEST = 1e-3
+FLATTEST = 1e-3  # least growth of the noise variance with the turns, relative
+PAPER = "Xu, Zhang and Huang 2025"
 
 
-def plan(
+@dataclass(frozen=True, eq=False)
+class PlannedDraws:
+    """Clients drawn when planning; a turn is `steps` noisy steps on batches of a client's records."""
+
+    population: Population
+    rounds: int
+    rate: float  # draws in a round, as a share of the clients
+    steps: int
+    batch: float
+    accounting: Accounting = "tight"
+
+    @classmethod
+    def of(cls, population: Population, parameters: Mapping[str, Any]) -> "PlannedDraws":
+        """Return the draws of a plan with these parameters."""
+        names = (each.name for each in fields(cls) if each.name in parameters)
+        return cls(population, **{name: parameters[name] for name in names})
+
+    @cached_property
+    def cohort(self) -> int:
+        return cohort_of(self.population, self.rate)
+
+    def probabilities(self, tradeoff: float) -> Floats:
+        """Return (N,) chances p of the clients in one draw: Problem 1."""
+        share = shares(self.population)
+        if self.accounting == "paper":
+            noise = self._paper_variance()
+            return problem.select(share, noise, tradeoff or problem.default_weight(share, noise))
+        intercept, slope = self.noise_curve()
+        weight = tradeoff or problem.default_weight(share, slope, intercept)
+        return problem.select_affine(share, intercept, slope, weight)
+
+    def noise_curve(self) -> tuple[Floats, Floats]:
+        """Return (N,) a and (N,) b: a client drawn with probability p adds variance a p + b p² to a step.
+
+        sigma²(T) of T noisy steps is nearly a straight line, here through an average client's turns and four
+        times as many; noise on a mean gradient is sigma times the clip over the expected batch.
+        """
+        clients, draws = self.population, self.cohort * self.rounds
+        usual = max(1, round(draws / len(clients))) * self.steps
+        counts = (np.full(len(clients), count) for count in (usual, 4 * usual))
+        low, high = (multipliers(clients, count, self.batch) ** 2 for count in counts)
+        # where budgets ask for hardly any noise, it does not grow with the turns: a little growth is assumed
+        slope = np.maximum((high - low) / (3 * usual), FLATTEST * low / usual)
+        intercept = np.maximum(low - slope * usual, 0.0)
+        size = (self.batch * clients.size) ** 2
+        return intercept / (draws * self.steps) / size, slope / size
+
+    def plan(self, turns: Ints, clip: float, weight: Floats | None = None) -> Plan:
+        """Return the plan with noise in every step, calibrated for exactly the (T, N) turns that were drawn.
+
+        An upload counts its (N,) weight, or else one over the cohort.
+        """
+        clients, count = self.population, turns.sum(axis=0)
+        if self.accounting == "paper":
+            noise = paper.noise_std(self._paper_variance(), np.maximum(count, 1), self.steps, 1.0)
+            sigma = noise * self.batch * clients.size
+        else:
+            sigma = multipliers(clients, count * self.steps, self.batch)
+        if weight is None:
+            weight = np.full(len(clients), 1 / self.cohort)
+        return Plan(
+            method="privacy_aware",
+            clients=clients.client,
+            phases=own_phases(turns, clip, clip * sigma, weight, self.batch, self.steps),
+            noise_at="steps",
+            promise="server",
+            accounting=self.accounting,
+        )
+
+    def _paper_variance(self) -> Floats:
+        clients = self.population
+        rates = np.full(len(clients), self.batch)
+        return paper.variance(clients.epsilon, clients.delta, rates, clients.size.astype(float))
+
+
+def explain(population: Population, parameters: Mapping[str, Any]) -> Details:
+    """Return the chances of a draw: Fig. 3 of the paper."""
+    return Details(chance=PlannedDraws.of(population, parameters).probabilities(parameters["tradeoff"]))
+
+
+@record_method(
+    title="Privacy-aware selection",
+    idea="Clients are drawn so that the bias of the draw and the noise that it brings balance.",
+    paper=PAPER,
+    reads="budgets and sizes",
+    explain=explain,
+    order=400,
+)
+def privacy_aware(
     population: Population,
-    rounds: int,
-    rate: float,
-    clip: float,
-    steps: int = 5,
-    batch: float = 0.1,
-    tradeoff: float = 0.0,
-    seed: int = 0,
-    accounting: Accounting = "tight",
+    rounds: given.Rounds,
+    rate: given.DrawRate,
+    clip: given.RecordClip,
+    steps: given.Steps = 5,
+    batch: given.Batch = 0.1,
+    tradeoff: given.Tradeoff = 0.0,
+    seed: given.Seed = 0,
+    accounting: given.Accounting = "tight",
 ) -> Plan:
-    """rounds: how many; rate: draws in a round, as a share of the clients; clip: bound on one record's
-    gradient; steps: noisy steps in a turn; batch: chance of a record to be in a step's batch; tradeoff:
-    weight of noise against bias, 0 for the default; seed: of the draws; accounting: tight or paper."""
-    cohort = cohort_of(population, rate)
-    p = probabilities(population, rounds, cohort, steps, batch, tradeoff, accounting)
-    turns = draw(p, cohort, rounds, seed)
-    return plan_of_turns(
-        "privacy_aware",
-        population,
-        turns,
-        clip,
-        np.full(len(population), 1 / cohort),
-        steps,
-        batch,
-        accounting,
-    )
-
-
-def explain(
-    population: Population,
-    rounds: int,
-    rate: float,
-    steps: int,
-    batch: float,
-    tradeoff: float,
-    accounting: Accounting,
-) -> Details:
-    """Chances of a draw: Fig. 3 of the paper."""
-    cohort = cohort_of(population, rate)
-    return Details(chance=probabilities(population, rounds, cohort, steps, batch, tradeoff, accounting))
-
-
-def probabilities(
-    population: Population,
-    rounds: int,
-    cohort: int,
-    steps: int,
-    batch: float,
-    tradeoff: float,
-    accounting: Accounting,
-) -> Floats:
-    """(N,) the distribution p of a draw: Problem 1."""
-    share = shares(population)
-    if accounting == "paper":
-        rates = np.full(len(population), batch)
-        noise = paper.variance(population.epsilon, population.delta, rates, population.size.astype(float))
-        return problem.select(share, noise, tradeoff or problem.default_weight(share, noise))
-    intercept, slope = noise_curve(population, rounds, cohort, steps, batch)
-    weight = tradeoff or problem.default_weight(share, slope, intercept)
-    return problem.select_affine(share, intercept, slope, weight)
-
-
-def noise_curve(
-    population: Population, rounds: int, cohort: int, steps: int, batch: float
-) -> tuple[Floats, Floats]:
-    """(N,) a and (N,) b: drawn with probability p, a client adds the variance a p + b p² to a step.
-
-    sigma²(T) of T noisy steps is nearly a straight line, here through an average client's turns and four
-    times as many; noise on a mean gradient is sigma times the clip over the batch that is expected.
-    """
-    usual = max(1, round(cohort * rounds / len(population))) * steps
-    low, high = (multipliers(population, np.full(len(population), t), batch) ** 2 for t in (usual, 4 * usual))
-    # where budgets ask for hardly any noise it does not grow with the turns: it is taken to, a little
-    slope = np.maximum((high - low) / (3 * usual), FLATTEST * low / usual)
-    intercept = np.maximum(low - slope * usual, 0.0)
-    size = (batch * population.size) ** 2
-    return intercept / (cohort * rounds * steps) / size, slope / size
-
-
-def multipliers(population: Population, count: Ints, batch: float) -> Floats:
-    """(N,) noise multiplier of `count` steps on batches; none for public data."""
-    private = np.isfinite(population.epsilon)
-    out = np.zeros(len(population))
-    rates = np.full(int(private.sum()), batch)
-    out[private] = noise_multiplier(
-        population.epsilon[private], population.delta[private], rates, np.maximum(count[private], 1)
-    )
-    return out
-
-
-def plan_of_turns(
-    method: str,
-    population: Population,
-    turns: Ints,
-    clip: float,
-    weight: Floats,
-    steps: int,
-    batch: float,
-    accounting: Accounting,
-) -> Plan:
-    """Noise for exactly the turns that were drawn: it protects each record, from the server too."""
-    count = turns.sum(axis=0)
-    if accounting == "paper":
-        rates = np.full(len(population), batch)
-        noise = paper.variance(population.epsilon, population.delta, rates, population.size.astype(float))
-        sigma = paper.noise_std(noise, np.maximum(count, 1), steps, 1.0) * batch * population.size
-    else:
-        sigma = multipliers(population, count * steps, batch)
-    return Plan(
-        method=method,
-        clients=population.client,
-        phases=own_phases(turns, clip, clip * sigma, weight, batch, steps),
-        noise_at="steps",
-        promise="server",
-        accounting=accounting,
-    )
+    made = PlannedDraws(population, rounds, rate, steps, batch, accounting)
+    return made.plan(draw(made.probabilities(tradeoff), made.cohort, rounds, seed), clip)

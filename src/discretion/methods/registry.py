@@ -1,143 +1,146 @@
-"""The methods in a table: a new one is a file beside this and a row in it."""
+"""Registry of methods: a decorator registers each one where it is written, with facts and parameters."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from importlib import import_module
+from typing import Any, Literal, TypeVar, get_type_hints
 
-from discretion.methods import (
-    adaptive_clipping,
-    concert,
-    dp_fedavg,
-    fedavg,
-    fedpcs,
-    fedpcs_adaptive,
-    gdpfed,
-    idp_fedavg,
-    levels,
-    pfa,
-    pldp_sampling,
-    privacy_aware,
-    reading,
-    spend_as_you_go,
-    unbiased,
-)
+from discretion import outside
+from discretion.errors import ConfigError, nearest
 from discretion.methods.details import Details
-from discretion.plan import Plan
+from discretion.methods.parameters import MethodParameter
+from discretion.plan.plan import Adversary, NoiseAt, Plan
+from discretion.plan.population import Population
+
+Planner = Callable[..., Plan]
+Registered = TypeVar("Registered", bound=Planner)
+Protected = Literal["client", "record", "none", "undeclared"]
+
+PACKAGE = "discretion.methods"
+LAST = 1000
 
 
-@dataclass(frozen=True)
-class Method:
-    name: str
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """What is known of a method before it plans; as a decorator it registers the planning function.
+
+    The method is called `name`, or else like the function; outside this package `module:function`.
+    """
+
     title: str
-    plan: Callable[..., Plan]
-    unit: str
-    protects: str  # against whom
-    reads: str  # what decides who takes part, and how
+    idea: str  # one sentence
     paper: str
-    idea: str
-    explain: Callable[..., Details] | None = None  # takes some of what `plan` takes
+    reads: str  # what decides who takes part, and how
+    unit: Protected
+    noise_at: NoiseAt | None  # of its plans, with default parameters
+    promise: Adversary | None
+    reads_raw: bool = False  # reads clients' data without noise, unless a parameter pays for it
+    note: str = ""  # on its parameters
+    explain: Callable[[Population, Mapping[str, Any]], Details] | None = None  # takes a plan's parameters
+    name: str = ""
+    order: int = LAST  # among all methods; equals are sorted by name
 
-    @property
-    def parameters(self) -> dict[str, inspect.Parameter]:
-        """What the method takes besides the population."""
-        return dict(list(inspect.signature(self.plan).parameters.items())[1:])
-
-    @property
-    def meanings(self) -> dict[str, str]:
-        """What each parameter means, from `name: meaning; name, name: meaning` in the plan's docstring."""
-        found: dict[str, str] = {}
-        for part in self._said[0].split("; "):
-            names, _, meaning = part.partition(": ")
-            if all(name in self.parameters for name in names.split(", ")):
-                found |= dict.fromkeys(names.split(", "), meaning)
-            else:  # a semicolon within a meaning
-                found[list(found)[-1]] += f"; {part}"
-        return found
-
-    @property
-    def note(self) -> str:
-        """What the plan's docstring says after the parameters."""
-        return self._said[1]
-
-    @property
-    def _said(self) -> tuple[str, str]:
-        text = " ".join((inspect.getdoc(self.plan) or "").split())
-        parameters, _, note = text.partition(". ")
-        return parameters.removesuffix("."), note
+    def __call__(self, plan: Registered) -> Registered:
+        """Register a planning function, and return it as it is."""
+        own = self.name or plan.__name__
+        if not plan.__module__.startswith(f"{PACKAGE}."):
+            own = f"{plan.__module__}:{own}"
+        _registered[plan] = Method(**{**vars(self), "name": own}, plan=plan)
+        return plan
 
 
-_NONE = ("none", "nobody: epsilon is infinite")
-_MODELS = ("client", "whoever sees the released models; the server is trusted")
-_SHARED = ("client", "the other clients, one of whom may know its share of the noise; the server is trusted")
-_SUMS = ("client", "the server, which sees sums only, and one other client with it")
-_RECORD = ("record", "the server, which sees each client's noisy work")
-_READING = ("record", "nobody as published: epsilon is infinite; with read_share > 0, the server")
-_BUDGETS, _SIZES, _TRAITS = (
-    "budgets",
-    "budgets and sizes",
-    "budgets, sizes, and traits rho and privacy_weight",
-)
+method = Declaration
+server_noise_method = partial(method, unit="client", noise_at="server", promise="clients")
+secure_sum_method = partial(method, unit="client", noise_at="secure_sum", promise="server")
+record_method = partial(method, unit="record", noise_at="steps", promise="server")
 
-_OURS = "Discretion's own: docs/method.md"
-_KIANI = "Kiani et al., ICLR 2025"
-_IDP = "Boenisch et al., NeurIPS 2023; Kiani et al., ICLR 2025"
-_XU_ZHANG = "Xu, Zhang and Huang 2025"
-_YUAN = "Yuan and Wang 2025"
-_XU_HU = "Xu, Hu and Kotevska 2025"
 
-# fmt: off
-METHODS = {row[0]: Method(*row) for row in (
-    ("fedavg", "FedAvg", fedavg.plan, *_NONE, "nothing", "McMahan et al., AISTATS 2017",
-     "Plain averaging without clip or noise: the ceiling that private methods aim at."),
-    ("concert", "Concert", concert.plan, *_SUMS, _BUDGETS, _OURS,
-     "All in one sum under one noise; each client as often, then as loudly, as its own budget allows."),
-    ("concert_records", "Concert (records)", concert.plan_records, *_RECORD, _SIZES, _OURS,
-     "Who needs much noise is heard less, by its exact cost; turns are dealt out, not drawn.",
-     concert.explain_records),
-    ("dp_fedavg", "DP-FedAvg", dp_fedavg.plan, *_MODELS, "the strictest budget", "McMahan et al., ICLR 2018",
-     "One clip and one noise, strong enough for the strictest client."),
-    ("adaptive_clipping", "Adaptive clipping", adaptive_clipping.plan, *_MODELS, "the strictest budget",
-     "Andrew et al., NeurIPS 2021", "DP-FedAvg with a clip that follows a quantile of the updates' norms."),
-    ("idp_fedavg", "IDP-FedAvg (clip)", idp_fedavg.plan_by_clip, *_MODELS, _BUDGETS, _IDP,
-     "One noise; each client is clipped at the norm that its own budget allows."),
-    ("idp_fedavg_sampling", "IDP-FedAvg (sampling)", idp_fedavg.plan_by_rate, *_MODELS, _BUDGETS, _IDP,
-     "One noise and one clip; each client comes as often as its own budget allows."),
-    ("spend_as_you_go", "Spend as you go", spend_as_you_go.plan, *_SHARED, _BUDGETS, _KIANI,
-     "Clients save budget in early rounds and spend it in later ones, the strictest most of all."),
-    ("gdpfed", "GDPFed", gdpfed.plan, *_SUMS, _BUDGETS, _XU_HU,
-     "Clients of like budgets form groups, each summed under a noise of its own."),
-    ("gdpfed_opc", "GDPFed-opc", gdpfed.plan_opc, *_SUMS, _BUDGETS, _XU_HU,
-     "GDPFed, with generous groups asked more often."),
-    ("gdpfed_plus", "GDPFed+", gdpfed.plan_plus, *_SUMS, _BUDGETS, _XU_HU,
-     "GDPFed-opc, keeping only some coordinates of each group's sum."),
-    ("pfa", "PFA", pfa.plan, *_SUMS, _BUDGETS, "Liu et al., VLDB 2021",
-     "Strict groups' sums are projected on the directions of the most generous group."),
-    ("privacy_aware", "Privacy-aware selection", privacy_aware.plan, *_RECORD, _SIZES, _XU_ZHANG,
-     "Clients are drawn so that the bias of the draw and the noise that it brings balance.",
-     privacy_aware.explain),
-    ("unbiased", "Unbiased selection", unbiased.plan, *_RECORD, _SIZES, _XU_ZHANG,
-     "Clients are drawn by their share of the data.", unbiased.explain),
-    ("unbiased_compensated", "Compensated selection", unbiased.plan_compensated, *_RECORD, _SIZES, _XU_ZHANG,
-     "Clients are drawn by privacy, and weighted so that each counts for its share of the data.",
-     unbiased.explain_compensated),
-    ("power_of_choice", "Power of choice", reading.power_of_choice, *_READING,
-     "losses, raw unless read_share > 0", "Cho et al., AISTATS 2022",
-     "Of some clients at random, those with the largest loss train."),
-    ("fedpcs", "FedPCS", fedpcs.plan, *_RECORD, _TRAITS, _YUAN,
-     "A game of rewards sets each client's privacy level, and clients are drawn by their levels.",
-     levels.explain),
-    ("fedpcs_adaptive", "FedPCS (adaptive)", fedpcs_adaptive.plan, *_RECORD, _TRAITS, _YUAN,
-     "FedPCS, with as many clients in a round as a budget for that round allows.", levels.explain),
-    ("random", "Random", fedpcs.plan_random, *_RECORD, _TRAITS, _YUAN,
-     "Every client is as likely as any other to be drawn."),
-    ("aocs", "AOCS", reading.aocs, *_READING, "norms of gradients, raw unless read_share > 0",
-     "Chen et al., TMLR 2022", "Clients take part with a chance that grows with their update's norm."),
-    ("fed_cbs", "Fed-CBS", reading.fed_cbs, *_READING, "labels, raw unless read_share > 0",
-     "Zhang et al., ICML 2023", "Clients are picked so that their classes balance."),
-    ("delta", "DELTA", reading.delta, *_READING, "norms and variances, raw unless read_share > 0",
-     "Wang et al., NeurIPS 2023", "Clients with diverse gradients are drawn more, and weighted for it."),
-    ("pldp_sampling", "PLDP with adaptive sampling", pldp_sampling.plan, *_RECORD, _SIZES,
-     "online appendix, no authors named", "How often a client is drawn follows from the noise it needs.",
-     pldp_sampling.explain),
-)}
-# fmt: on
+@dataclass(frozen=True, kw_only=True)
+class Method(Declaration):
+    """A function from a population to a plan, under its own name or as `package.module:function`."""
+
+    plan: Planner
+
+    @cached_property
+    def parameters(self) -> dict[str, MethodParameter]:
+        """Return what the method takes besides the population, by name."""
+        taken = list(inspect.signature(self.plan).parameters.values())[1:]
+        hints = get_type_hints(self.plan, include_extras=True)
+        for parameter in taken:
+            if parameter.name not in hints or parameter.kind in (
+                parameter.VAR_POSITIONAL,
+                parameter.VAR_KEYWORD,
+            ):
+                raise ConfigError(
+                    f"{self.name}: parameter {parameter} has no type, or is not a single parameter; expected "
+                    f"a function of the population and of annotated parameters: {parameter.name}: float"
+                )
+        return {each.name: MethodParameter(each.name, hints[each.name], each.default) for each in taken}
+
+    def make(self, population: Population, given: Mapping[str, Any]) -> Plan:
+        """Return the plan for the population; unknown, missing and refused parameters raise ConfigError."""
+        for name in given:
+            if name not in self.parameters:
+                raise ConfigError(
+                    f"{self.name} has no parameter {name!r}.{nearest(name, self.parameters)} "
+                    f"It takes {', '.join(self.parameters) or 'none'}."
+                )
+        missing = [name for name, each in self.parameters.items() if each.required and name not in given]
+        if missing:
+            raise ConfigError(f"{self.name} needs {', '.join(missing)}: give a value for each")
+        for name, value in given.items():
+            if not self.parameters[name].accepts(value):
+                wanted = self.parameters[name].expected
+                raise ConfigError(f"{self.name}: {name} is {value!r}; expected {wanted}")
+        made = self.plan(population, **given)
+        if not isinstance(made, Plan):
+            raise ConfigError(f"{self.name} returned a {type(made).__name__}; expected a discretion.Plan")
+        defaults = {name: each.default for name, each in self.parameters.items()}
+        return replace(made, method=self.name, parameters={**defaults, **given})
+
+
+_registered: dict[Planner, Method] = {}
+
+
+def discover(folders: Iterable[str]) -> dict[str, Method]:
+    """Import every module of the folders of this package; return its methods by name, in their order."""
+    for found in pkgutil.iter_modules(folders):
+        if not found.ispkg:
+            import_module(f"{PACKAGE}.{found.name}")
+    inside = [each for each in _registered.values() if not outside.is_outside(each.name)]
+    if twice := {each.name for each in inside if sum(each.name == other.name for other in inside) > 1}:
+        raise ImportError(f"expected one method of each name; found several called {', '.join(twice)}")
+    return {each.name: each for each in sorted(inside, key=lambda each: (each.order, each.name))}
+
+
+def of_function(plan: Planner) -> Method:
+    """Return the method that a function was registered as, or else one made from its name and docstring."""
+    if plan in _registered:
+        return _registered[plan]
+    name = f"{plan.__module__}:{plan.__name__}"
+    idea = " ".join((inspect.getdoc(plan) or "").partition("\n\n")[0].split())
+    unknown = "not declared"
+    return Method(
+        name=name,
+        plan=plan,
+        title=plan.__name__,
+        idea=idea,
+        paper=unknown,
+        reads=unknown,
+        unit="undeclared",
+        noise_at=None,
+        promise=None,
+    )
+
+
+def from_outside(name: str) -> Method:
+    """Import `package.module:function` and return it as a method of exactly that name."""
+    plan = outside.load(name, ConfigError)
+    if not inspect.isfunction(plan):
+        raise ConfigError(
+            f"{name} is a {type(plan).__name__}; expected a function from a population to a plan"
+        )
+    return replace(of_function(plan), name=name)

@@ -1,108 +1,92 @@
-"""Unbiased selection: clients are drawn by their share of the data, or weighted to make up for another
-draw.
+"""Unbiased selection: clients drawn by their share of the data, or weighted to make up for another draw.
 
 The baselines of Xu, Zhang and Huang (2025): p = p^u, after Li et al., "On the convergence of FedAvg on
-non-IID data", ICLR 2020 (`plan`); and importance compensation, any p with weights p^u / p, after Luo et
-al., "Tackling system and statistical heterogeneity", INFOCOM 2022 (`plan_compensated`).
-Departs from the paper where privacy-aware selection does.
+non-IID data", ICLR 2020 (`unbiased`); and importance compensation, any p with weights p^u / p, after Luo et
+al., "Tackling system and statistical heterogeneity", INFOCOM 2022 (`unbiased_compensated`).
+Departs from the paper where privacy-aware selection does, and for the same reasons.
 """
 
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
 import numpy as np
+from pydantic import Field
 
-from discretion.errors import ConfigError
+from discretion.arrays import Floats
 from discretion.methods.details import Details
-from discretion.methods.parts import cohort_of, draw, finite, shares
-from discretion.methods.privacy_aware import plan_of_turns, probabilities
-from discretion.plan import Accounting, Plan
-from discretion.population import Floats, Population
+from discretion.methods.parameters import Accounting, Batch, DrawRate, RecordClip, Rounds, Seed, Steps
+from discretion.methods.parts import draw, finite, shares
+from discretion.methods.privacy_aware import PAPER, PlannedDraws
+from discretion.methods.registry import record_method
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+
+By = Literal["privacy", "epsilon", "uniform"]
 
 
-def plan(
+@record_method(
+    title="Unbiased selection",
+    idea="Clients are drawn by their share of the data.",
+    paper=PAPER,
+    reads="budgets and sizes",
+    explain=lambda population, _: Details(chance=shares(population)),
+    order=401,
+)
+def unbiased(
     population: Population,
-    rounds: int,
-    rate: float,
-    clip: float,
-    steps: int = 5,
-    batch: float = 0.1,
-    seed: int = 0,
+    rounds: Rounds,
+    rate: DrawRate,
+    clip: RecordClip,
+    steps: Steps = 5,
+    batch: Batch = 0.1,
+    seed: Seed = 0,
     accounting: Accounting = "tight",
 ) -> Plan:
-    """rounds: how many; rate: draws in a round, as a share of the clients; clip: bound on one record's
-    gradient; steps: noisy steps in a turn; batch: chance of a record to be in a step's batch; seed: of the
-    draws; accounting: tight or paper."""
-    cohort = cohort_of(population, rate)
-    turns = draw(shares(population), cohort, rounds, seed)
-    weight = np.full(len(population), 1 / cohort)
-    return plan_of_turns("unbiased", population, turns, clip, weight, steps, batch, accounting)
+    made = PlannedDraws(population, rounds, rate, steps, batch, accounting)
+    return made.plan(draw(shares(population), made.cohort, rounds, seed), clip)
 
 
-def explain(population: Population) -> Details:
-    """Chances of a draw."""
-    return Details(chance=shares(population))
+def explain_compensated(population: Population, parameters: Mapping[str, Any]) -> Details:
+    """Return the chances of a draw."""
+    return Details(chance=_chances(PlannedDraws.of(population, parameters), parameters["by"]))
 
 
-def plan_compensated(
+@record_method(
+    title="Compensated selection",
+    idea="Clients are drawn by privacy, and weighted so that each counts for its share of the data.",
+    paper=PAPER,
+    reads="budgets and sizes",
+    explain=explain_compensated,
+    order=402,
+)
+def unbiased_compensated(
     population: Population,
-    rounds: int,
-    rate: float,
-    clip: float,
-    steps: int = 5,
-    batch: float = 0.1,
-    by: str = "privacy",
-    seed: int = 0,
+    rounds: Rounds,
+    rate: DrawRate,
+    clip: RecordClip,
+    steps: Steps = 5,
+    batch: Batch = 0.1,
+    by: Annotated[
+        By,
+        Field(
+            description="draw as privacy-aware selection (privacy), in proportion to epsilon, or uniformly"
+        ),
+    ] = "privacy",
+    seed: Seed = 0,
     accounting: Accounting = "tight",
 ) -> Plan:
-    """rounds: how many; rate: draws in a round, as a share of the clients; clip: bound on one record's
-    gradient; steps: noisy steps in a turn; batch: chance of a record to be in a step's batch; by: draws
-    proportional to epsilon, uniform, or as privacy-aware selection (privacy); seed: of the draws;
-    accounting: tight or paper."""
-    cohort, share = cohort_of(population, rate), shares(population)
-    p = _chances(population, rounds, cohort, steps, batch, by, accounting)
-    turns = draw(p, cohort, rounds, seed)
-    return plan_of_turns(
-        "unbiased_compensated",
-        population,
-        turns,
-        clip,
-        share / p / cohort,
-        steps,
-        batch,
-        accounting,
-    )
+    made = PlannedDraws(population, rounds, rate, steps, batch, accounting)
+    p = _chances(made, by)
+    return made.plan(draw(p, made.cohort, rounds, seed), clip, shares(population) / p / made.cohort)
 
 
-def explain_compensated(
-    population: Population,
-    rounds: int,
-    rate: float,
-    steps: int,
-    batch: float,
-    by: str,
-    accounting: Accounting,
-) -> Details:
-    """Chances of a draw."""
-    cohort = cohort_of(population, rate)
-    return Details(chance=_chances(population, rounds, cohort, steps, batch, by, accounting))
-
-
-def _chances(
-    population: Population,
-    rounds: int,
-    cohort: int,
-    steps: int,
-    batch: float,
-    by: str,
-    accounting: Accounting,
-) -> Floats:
-    """(N,) of each client in a draw."""
-    if by == "privacy":
-        p = probabilities(population, rounds, cohort, steps, batch, 0.0, accounting)
-        # nobody is left out: who is drawn never has no weight to make up
-        p = np.maximum(p, 1e-3 * shares(population))
+def _chances(drawing: PlannedDraws, by: By) -> Floats:
+    """Return each client's chance (N,) in one draw."""
+    clients = drawing.population
+    if by == "privacy":  # no chance is 0: weights divide by it
+        p = np.maximum(drawing.probabilities(0.0), 1e-3 * shares(clients))
     elif by == "epsilon":
-        p = finite(population.epsilon)
-    elif by == "uniform":
-        p = np.ones(len(population))
+        p = finite(clients.epsilon)
     else:
-        raise ConfigError(f"by is {by!r}: expected privacy, epsilon or uniform")
+        p = np.ones(len(clients))
     return np.asarray(p / p.sum())

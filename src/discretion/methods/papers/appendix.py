@@ -1,4 +1,4 @@
-"""What an upload is charged where clients are drawn with replacement, by its online appendix.
+"""Cost of an upload where clients are drawn with replacement, by the online appendix.
 
 Of T = K R draws, each hits client i with probability q_i. Who was drawn is seen, so sampling hides nothing:
 only the number of uploads is uncertain. The factor s_i, which the appendix does not define, is taken as 1.
@@ -7,19 +7,18 @@ only the number of uploads is uncertain. The factor s_i, which the appendix does
 import math
 
 import numpy as np
-from scipy.special import bdtrc, gammaln
+from scipy.special import gammaln
 
 from discretion.accounting import gaussian, renyi
-from discretion.population import Floats, Ints
+from discretion.arrays import Floats, Ints
 
 SLOPE = 0.9 * math.sqrt(math.pi)  # k of Waissi and Rossin 1996; the appendix leaves it open
-MINMAX_SLOPE = 1.702  # the other usual one
 HALVINGS = 60
 MOST_EPSILON = 1e5
 
 
 def turns_bound(rate: Floats, draws: int, delta: Floats, slope: float = SLOPE) -> Floats:
-    """(N,) T_i* of Lemma 1: supposed to be passed with probability at most `delta` (delta''').
+    """Return (N,) T_i* of Lemma 1: supposed to be passed with probability at most `delta` (delta''').
 
     Defect: the inequality is printed the wrong way round, and a logistic curve in place of a binomial tail
     is no bound: rare clients pass it more than ten thousand times as often.
@@ -28,13 +27,8 @@ def turns_bound(rate: Floats, draws: int, delta: Floats, slope: float = SLOPE) -
     return draws * rate + margin * np.sqrt(draws * rate * (1 - rate))
 
 
-def tail(rate: Floats, draws: int, turns: Floats) -> Floats:
-    """(N,) the exact probability of more than `turns` uploads."""
-    return np.asarray(bdtrc(np.floor(turns), draws, rate))
-
-
 def output_multiplier(epsilon: Floats, delta: Floats, turns: Floats) -> Floats:
-    """(N,) noise multiplier of output perturbation: Theorem 1, with the constants of its use below (46).
+    """Return (N,) noise multipliers of output perturbation: Theorem 1, with the constants below (46).
 
     Defect: sqrt(2 log(1.25 / delta)) / epsilon holds for epsilon below 1 only, and the sensitivity 2C/m for
     convex losses only.
@@ -45,7 +39,7 @@ def output_multiplier(epsilon: Floats, delta: Floats, turns: Floats) -> Floats:
 def gradient_multiplier(
     epsilon: Floats, delta: Floats, slack: Floats, turns: Floats, local_steps: int
 ) -> Floats:
-    """(N,) the same of gradient perturbation, Theorem 3: `slack` is delta'', E the local steps.
+    """Return (N,) noise multipliers of gradient perturbation, Theorem 3: `slack` is delta'', E the steps.
 
     Defect: printed up to a constant; it is taken from output perturbation.
     """
@@ -53,12 +47,12 @@ def gradient_multiplier(
 
 
 def total_delta(delta: Floats, exceeded: Floats) -> Floats:
-    """(N,) of Theorem 1: delta' and delta''' together."""
+    """Return the (N,) delta of Theorem 1: delta' and delta''' together."""
     return delta + exceeded - delta * exceeded
 
 
 def epsilon_exact(rate: Floats, draws: Ints, multiplier: Floats, delta: Floats) -> Floats:
-    """(N,) the true epsilon: delta is the mean of a Gaussian's over the number of uploads, which is seen."""
+    """Return the true (N,) epsilon: delta is a Gaussian's, averaged over the number of uploads seen."""
     turns = np.arange(draws.max() + 1)
     n = draws[:, None].astype(float)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -80,7 +74,7 @@ def epsilon_exact(rate: Floats, draws: Ints, multiplier: Floats, delta: Floats) 
 
 
 def epsilon_renyi(rate: Floats, draws: Ints, multiplier: Floats, delta: Floats) -> Floats:
-    """(N,) an upper bound by Rényi divergences, whose exponentials are averaged over the uploads."""
+    """Return (N,) upper bounds by Rényi divergences, whose exponentials are averaged over the uploads."""
     orders = renyi.ORDERS
     with np.errstate(divide="ignore"):
         once = np.log(rate)[:, None] + orders * (orders - 1) / 2 / multiplier[:, None] ** 2

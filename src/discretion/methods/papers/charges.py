@@ -1,26 +1,21 @@
-"""What each paper charges, what Rényi says and what PLD says: a line for each setting of the five papers."""
+"""Epsilon by each paper, by Rényi accounting and by PLD: a line for each setting of the five papers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
-from discretion.accounting.papers import (
-    adaptive_sampling,
-    fixed_size,
-    groups,
-    incentives,
-    selection,
-    time_adaptive,
-)
-from discretion.accounting.papers.opacus import Opacus
+from discretion.accounting import fixed_size
+from discretion.accounting.accountant import Accountant
 from discretion.accounting.pld import Pld
 from discretion.accounting.renyi import Renyi
 from discretion.accounting.solve import noise_multiplier
-from discretion.accounting.spent import Accountant
-from discretion.population import Floats
-from discretion.steps import Steps
+from discretion.arrays import Floats
+from discretion.methods.papers import appendix, kiani, xu_hu, xu_zhang, yuan_wang
+from discretion.methods.papers.opacus import Opacus
+from discretion.plan.steps import Steps
 
 Run = Literal["coins", "fixed number", "all", "turns seen"]
 RUNS: dict[Run, str] = {
@@ -36,7 +31,7 @@ TIGHT_TO = 2e-3  # of PLD, relative
 
 @dataclass(frozen=True)
 class Comparison:
-    """One client under one paper's noise. Multipliers are standard deviation over sensitivity by one clip.
+    """One client under one paper's noise. A multiplier is standard deviation over sensitivity by one clip.
 
     What would be needed is for the same rate with secret coins, or for the expected number of turns drawn
     beforehand. Of noise that changes over rounds it is the same shape, smaller or larger, and all three
@@ -57,12 +52,12 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """How many times the noise that PLD asks for."""
+        """Return the paper's noise over the noise that PLD asks for."""
         return self.multiplier / self.needed_pld
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the paper's noise keeps its promise."""
+        """Return whether the paper's noise keeps its promise."""
         if self.epsilon_pld > self.epsilon * (1 + TIGHT_TO):
             return "broken"
         upper = self.epsilon_renyi if self.run == "fixed number" else self.epsilon_pld
@@ -71,12 +66,12 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class _Case:
-    """Clients of one setting, (K,) each, or a single number for all."""
+    """Clients of one setting, (K,) each, or a single one for all."""
 
     paper: str
     source: str
     run: Run
-    settings: Sequence[str]
+    settings: Sequence[str] | str
     epsilon: Floats
     delta: float
     rate: Floats | float
@@ -85,55 +80,42 @@ class _Case:
 
     def rows(self) -> list[Comparison]:
         delta, rate = (np.broadcast_to(x, self.epsilon.shape) for x in (self.delta, self.rate))
+        accountants = (Renyi(), Pld())
         if self.run == "fixed number":
-            spent = [
-                bound(rate, self.multiplier, self.rounds, delta)
-                for bound in (fixed_size.at_most, fixed_size.at_least)
-            ]
+            bounds = (fixed_size.at_most, fixed_size.at_least)
+            spent = [bound(rate, self.multiplier, self.rounds, delta) for bound in bounds]
         elif self.run == "turns seen":
-            draws = np.full(len(rate), self.rounds)
-            spent = [
-                bound(rate, draws, self.multiplier, delta)
-                for bound in (adaptive_sampling.epsilon_renyi, adaptive_sampling.epsilon_exact)
-            ]
+            draws, seen = np.full(len(rate), self.rounds), (appendix.epsilon_renyi, appendix.epsilon_exact)
+            spent = [bound(rate, draws, self.multiplier, delta) for bound in seen]
         else:
             steps = Steps.same(rate, self.multiplier, self.rounds)
-            spent = [accountant.epsilon(steps, delta) for accountant in (Renyi(), Pld())]
-        needed = [self._needed(rate, delta, accountant) for accountant in (Renyi(), Pld())]
+            spent = [accountant.epsilon(steps, delta) for accountant in accountants]
+        rounds = np.full(len(rate), self.rounds)
+        if self.run == "turns seen":
+            rate, rounds = np.ones(len(rate)), np.maximum(1, np.round(rate * rounds)).astype(int)
+        needed = [noise_multiplier(self.epsilon, delta, rate, rounds, each) for each in accountants]
         return self.table(*spent, *needed)
-
-    def _needed(self, rate: Floats, delta: Floats, accountant: Accountant) -> Floats:
-        if self.run != "turns seen":
-            return noise_multiplier(self.epsilon, delta, rate, self.rounds, accountant)
-        turns = np.maximum(1, np.round(rate * self.rounds)).astype(int)
-        one = np.ones(1)
-        return np.array(
-            [
-                noise_multiplier(e * one, d * one, one, n, accountant)[0]
-                for e, d, n in zip(self.epsilon, delta, turns.tolist(), strict=True)
-            ]
-        )
 
     def table(self, *columns: Floats) -> list[Comparison]:
         lines = np.column_stack([self.multiplier, *columns]).tolist()
+        settings = np.broadcast_to(self.settings, self.epsilon.shape).tolist()
         return [
             Comparison(self.paper, self.source, setting, self.run, epsilon, self.delta, *line)
-            for setting, epsilon, line in zip(self.settings, self.epsilon.tolist(), lines, strict=True)
+            for setting, epsilon, line in zip(settings, self.epsilon.tolist(), lines, strict=True)
         ]
 
 
 def comparison() -> list[Comparison]:
-    """All five papers, in order. Takes some seconds."""
-    cases = [*_selection(), *_incentives(), *_equal_rounds()]
-    later = [*_adaptive_sampling(), *_groups()]
+    """Return the lines of all five papers, in order; takes some seconds."""
+    before, after = (_selection, _incentives, _equal_rounds), (_adaptive_sampling, _groups)
     return [
-        *(row for case in cases for row in case.rows()),
+        *(row for cases in before for case in cases() for row in case.rows()),
         *_saving(),
-        *(row for case in later for row in case.rows()),
+        *(row for cases in after for case in cases() for row in case.rows()),
     ]
 
 
-def _selection() -> list[_Case]:
+def _selection() -> Iterator[_Case]:
     settings: list[tuple[float, int, list[float], Run]] = [
         (0.213, 50, [0.5, 1.0, 10.0], "fixed number"),
         (0.1, 50, [1.0], "fixed number"),
@@ -141,59 +123,47 @@ def _selection() -> list[_Case]:
         (0.1, 250, [10.0], "fixed number"),
         (0.1, 1, [12.0, 14.0], "fixed number"),
     ]
-    cases = []
     for rate, steps, budgets, run in settings:
         epsilon = np.array(budgets)
         one = np.ones(len(epsilon))
-        noise = selection.multiplier(epsilon, 1e-5 * one, rate * one, steps)
+        noise = xu_zhang.multiplier(epsilon, 1e-5 * one, rate * one, steps)
         text = f"records, rate {rate:g}, {steps} step{'s' if steps > 1 else ''}"
-        cases.append(
-            _Case("Xu, Zhang and Huang", "(7)", run, [text] * len(one), epsilon, 1e-5, rate, steps, noise)
-        )
-    return cases
+        yield _Case("Xu, Zhang and Huang", "(7)", run, text, epsilon, 1e-5, rate, steps, noise)
 
 
-def _incentives() -> list[_Case]:
-    delta, printed = np.array([1e-5]), "Proposition 1"
-    epsilon = np.array([1.0, 10.0, 30.0])
-    noise = incentives.multiplier(incentives.from_epsilon(epsilon, np.full(3, 1e-5)))
-    cases = [
-        _Case(
-            "Yuan and Wang", printed, "all", ["rho from epsilon, one round"] * 3, epsilon, 1e-5, 1.0, 1, noise
-        )
-    ]
+def _incentives() -> Iterator[_Case]:
+    case = partial(_Case, "Yuan and Wang", "Proposition 1", "all")
+    delta, epsilon = np.array([1e-5]), np.array([1.0, 10.0, 30.0])
+    noise = yuan_wang.multiplier(yuan_wang.from_epsilon(epsilon, np.full(3, 1e-5)))
+    yield case("rho from epsilon, one round", epsilon, 1e-5, 1.0, 1, noise)
     for rho, rounds, size, text in (
         (12.0, 1, 1, "rho 12, one round"),
         (0.01, 30, 1, "rho 0.01 in each of 30 rounds"),
         (0.01, 1, 600, "rho 0.01, one round, clipped as printed, 600 records"),
     ):
-        promised = incentives.to_epsilon(np.array([rho * rounds]), delta)
-        spent = incentives.true_rho(np.array([rho]), np.array([float(size)]))
-        noise = incentives.multiplier(spent)
-        cases.append(_Case("Yuan and Wang", printed, "all", [text], promised, 1e-5, 1.0, rounds, noise))
-    return cases
+        promised = yuan_wang.to_epsilon(np.array([rho * rounds]), delta)
+        spent = yuan_wang.true_rho(np.array([rho]), np.array([float(size)]))
+        yield case(text, promised, 1e-5, 1.0, rounds, yuan_wang.multiplier(spent))
 
 
 BUDGETS = np.array([10.0, 20.0, 30.0])  # of Kiani et al. on FMNIST
 ROUNDS, RATE = 25, np.full(3, 0.9)
 LAYERS = 8
-SAVING = time_adaptive.Saving(ROUNDS, RATE, np.array([0.5, 0.6, 0.7]), np.full(3, 13))
+SAVING = kiani.Saving(ROUNDS, RATE, np.array([0.5, 0.6, 0.7]), np.full(3, 13))
 
 
-def _equal_rounds() -> list[_Case]:
+def _equal_rounds() -> Iterator[_Case]:
     noise = noise_multiplier(BUDGETS, np.full(3, 1e-5), RATE, ROUNDS, Opacus())
-    return [
-        _Case("Kiani et al.", source, "coins", [text] * 3, BUDGETS, 1e-5, RATE, ROUNDS, multiplier)
-        for source, text, multiplier in (
-            ("Algorithm 5", "rate 0.9, 25 equal rounds", noise),
-            ("section 5", f"the same, each of {LAYERS} layers clipped at c", noise / np.sqrt(LAYERS)),
-        )
-    ]
+    for source, text, multiplier in (
+        ("Algorithm 5", "rate 0.9, 25 equal rounds", noise),
+        ("section 5", f"the same, each of {LAYERS} layers clipped at c", noise / np.sqrt(LAYERS)),
+    ):
+        yield _Case("Kiani et al.", source, "coins", text, BUDGETS, 1e-5, RATE, ROUNDS, multiplier)
 
 
 def _saving() -> list[Comparison]:
     delta = np.full(3, 1e-5)
-    steps = time_adaptive.set_privacy_params(SAVING, BUDGETS, delta)
+    steps = kiani.set_privacy_params(SAVING, BUDGETS, delta)
     noise = np.sqrt((steps.multiplier**2).mean(axis=0))
     text = [f"rate {q:g} until round 13, then 0.9, 25 rounds" for q in SAVING.saving_rate]
     case = _Case("Kiani et al.", "Algorithm 1", "coins", text, BUDGETS, 1e-5, RATE, ROUNDS, noise)
@@ -204,7 +174,7 @@ def _saving() -> list[Comparison]:
 
 
 def _scale(steps: Steps, delta: Floats, accountant: Accountant) -> Floats:
-    """(N,) the factor for all multipliers that just uses up the budgets, by secants on logarithms."""
+    """Return (N,) factors on all multipliers that just use up the budgets, by secants on logarithms."""
 
     def excess(log_scale: Floats) -> Floats:
         scaled = Steps(steps.rate, steps.multiplier * np.exp(log_scale), steps.count)
@@ -218,52 +188,29 @@ def _scale(steps: Steps, delta: Floats, accountant: Accountant) -> Floats:
     return np.exp(now)
 
 
-def _adaptive_sampling() -> list[_Case]:
-    cases = []
-    each = np.array([5e-6])  # delta' and delta''' alike
-    delta = float(adaptive_sampling.total_delta(each, each)[0])
+def _adaptive_sampling() -> Iterator[_Case]:
+    each, draws = np.array([5e-6]), 500  # delta' and delta''' alike
+    delta = float(appendix.total_delta(each, each)[0])
     for epsilon, turns in ((0.5, 5.0), (1.0, 10.0), (5.0, 0.001)):
-        draws = 500
-        rate = np.array([turns / draws])
-        bound = adaptive_sampling.turns_bound(rate, draws, each)
-        noise = adaptive_sampling.output_multiplier(np.array([epsilon]), each, bound)
-        text = [f"{turns:g} of {draws} draws expected"]
-        budget = np.array([epsilon])
-        cases.append(
-            _Case("personalised LDP", "Theorem 1", "turns seen", text, budget, delta, rate, draws, noise)
-        )
-    return cases
+        budget, rate = np.array([epsilon]), np.array([turns / draws])
+        noise = appendix.output_multiplier(budget, each, appendix.turns_bound(rate, draws, each))
+        text = f"{turns:g} of {draws} draws expected"
+        yield _Case("personalised LDP", "Theorem 1", "turns seen", text, budget, delta, rate, draws, noise)
 
 
-def _groups() -> list[_Case]:
-    cases = []
-    small = groups.TABLE_1["FMNIST"]
-    delta = float(small.delta[0])
+def _groups() -> Iterator[_Case]:
+    paper, small = "Xu, Hu and Kotevska", xu_hu.TABLE_1["FMNIST"]
+    delta, rounds = float(small.delta[0]), small.rounds
     for rate, budgets in ((0.02, small.epsilon), (0.01, [3.0]), (0.005, [3.0]), (0.001, [0.5])):
         epsilon = np.array(budgets)
         one = np.ones(len(epsilon))
-        noise = groups.theorem_1(epsilon, delta * one, rate * one, small.rounds)
-        text = [f"FMNIST, rate {rate:g}, {small.rounds} rounds"] * len(one)
-        cases.append(
-            _Case(
-                "Xu, Hu and Kotevska", "Theorem 1", "coins", text, epsilon, delta, rate, small.rounds, noise
-            )
-        )
-    for name, published in groups.TABLE_3.items():
-        setting = groups.TABLE_1[name]
+        noise = xu_hu.theorem_1(epsilon, delta * one, rate * one, rounds)
+        text = f"FMNIST, rate {rate:g}, {rounds} rounds"
+        yield _Case(paper, "Theorem 1", "coins", text, epsilon, delta, rate, rounds, noise)
+    table = partial(_Case, paper, "Table III", "fixed number")
+    for name, published in xu_hu.TABLE_3.items():
+        setting = xu_hu.TABLE_1[name]
+        delta, rounds = float(setting.delta[0]), setting.rounds
         for rates, variance in zip((setting.equal_rates, setting.rates), published, strict=True):
-            text = [f"{name}, rate {q:g}, {setting.rounds} rounds" for q in rates]
-            cases.append(
-                _Case(
-                    "Xu, Hu and Kotevska",
-                    "Table III",
-                    "fixed number",
-                    text,
-                    setting.epsilon,
-                    float(setting.delta[0]),
-                    rates,
-                    setting.rounds,
-                    np.sqrt(variance),
-                )
-            )
-    return cases
+            texts = [f"{name}, rate {q:g}, {rounds} rounds" for q in rates]
+            yield table(texts, setting.epsilon, delta, rates, rounds, np.sqrt(variance))

@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from discretion.accounting.renyi import convert
-from discretion.population import Floats
-from discretion.steps import Steps
+from discretion.arrays import Floats
+from discretion.plan.steps import Steps
 
 ORDERS = np.concatenate([np.arange(11, 110) / 10, np.arange(12.0, 64.0)])
 STEP = 1 / 8  # of the quadrature, in standard deviations
@@ -15,12 +15,12 @@ LITTLE = 0.1  # multiplier from which on sampling is taken into account
 
 
 class Opacus:
-    """What the papers call GetNoise and get_privacy_spent, by quadrature."""
+    """Accountant that the papers call GetNoise and get_privacy_spent, by quadrature."""
 
     name = "Rényi at the orders of Opacus"
 
     def epsilon(self, steps: Steps, delta: Floats) -> Floats:
-        """(N,) an upper bound on the epsilon at `delta` of all steps together."""
+        """Return (N,) upper bounds on the epsilon at `delta` of all steps together."""
         total = np.zeros((steps.rate.shape[1], len(ORDERS)))
         for rate, multiplier, count in zip(steps.rate, steps.multiplier, steps.count, strict=True):
             pairs, where = np.unique(np.stack([rate, multiplier]), axis=1, return_inverse=True)
@@ -29,7 +29,7 @@ class Opacus:
 
 
 def curve(rate: Floats, multiplier: Floats) -> Floats:
-    """(N, orders) Rényi divergence of one Poisson-sampled step; Opacus' Compute_rdp."""
+    """Return (N, orders) Rényi divergences of one Poisson-sampled step; Opacus' compute_rdp."""
     return np.array([_curve(float(q), float(s)) for q, s in zip(rate, multiplier, strict=True)])
 
 

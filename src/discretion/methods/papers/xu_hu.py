@@ -1,4 +1,4 @@
-"""What Xu, Hu and Kotevska charge a client whose group of equal budgets is summed by itself.
+"""Cost of a client whose group of equal budgets is summed by itself, by Xu, Hu and Kotevska.
 
 In every round r_m = q_m |G_m| clients of group m are drawn, without replacement. Table I and Table III hold
 the settings and the noise that were published.
@@ -8,11 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from discretion.accounting.papers.opacus import Opacus
-from discretion.accounting.solve import noise_multiplier
-from discretion.population import Floats
-
-KEPT = np.array([0.7, 0.8, 0.9])  # k_m / d, the part of each group's sum that Top-k keeps
+from discretion.arrays import Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +28,7 @@ class Setting:
 
     @property
     def cohort(self) -> float:
-        """q n, how many clients a round is meant to have."""
+        """Return q n, the number of clients that a round is meant to have."""
         return self.rate * self.clients
 
     @property
@@ -55,7 +51,7 @@ TABLE_3 = {
 
 
 def theorem_1(epsilon: Floats, delta: Floats, rate: Floats, rounds: int) -> Floats:
-    """(M,) noise multiplier sigma_m of Theorem 1.
+    """Return the (M,) noise multipliers sigma_m of Theorem 1.
 
     Defect: said to hold for all epsilon below 2 log(1/delta), but not for sigma² below about 0.7, where
     epsilon is larger than promised; elsewhere it is 2 to 6 times smaller.
@@ -63,16 +59,8 @@ def theorem_1(epsilon: Floats, delta: Floats, rate: Floats, rounds: int) -> Floa
     return np.asarray(rate * np.sqrt(7 * rounds * (epsilon + 2 * np.log(1 / delta))) / epsilon)
 
 
-def opacus_multiplier(epsilon: Floats, delta: Floats, rate: Floats, rounds: int) -> Floats:
-    """(M,) noise multiplier by which Table III was made: not Theorem 1 but Opacus.
-
-    Defect: Opacus' sampling is by independent coins; the algorithm draws a fixed number. See `fixed_size`.
-    """
-    return noise_multiplier(epsilon, delta, rate, rounds, Opacus())
-
-
 def optimal_rates(epsilon: Floats, delta: Floats, sizes: Floats, rate: float) -> Floats:
-    """(M,) the rates that solve Problem 1 with the noise of Theorem 1, in closed form:
+    """Return the (M,) rates that solve Problem 1 with the noise of Theorem 1, in closed form:
 
     r_m ~ |G_m| epsilon_m / sqrt(epsilon_m + 2 log(1/delta)).
 
@@ -84,39 +72,8 @@ def optimal_rates(epsilon: Floats, delta: Floats, sizes: Floats, rate: float) ->
 
 
 def weights(drawn: Floats) -> Floats:
-    """(M,) omega_m, times the cohort q n: r_m² / sum of r².
+    """Return (M,) omega_m, times the cohort q n: r_m² / sum of r².
 
-    Defect: a sum gets the weight of a mean, so that the model moves by less than a mean update (`gain`).
+    Defect: a sum gets the weight of a mean, so that the model moves by less than a mean update.
     """
     return np.asarray(drawn**2 / (drawn**2).sum())
-
-
-def gain(drawn: Floats, weight: Floats, cohort: float) -> float:
-    """By how much of a mean update of the cohort the model moves; 1 for the plain mean."""
-    return float((weight * drawn).sum() / cohort)
-
-
-def noise_to_signal(drawn: Floats, multiplier: Floats, weight: Floats, cohort: float) -> float:
-    """Variance of the noise in a coordinate where the gain is made 1, in units of (C / (q n))²."""
-    return float((weight**2 * multiplier**2).sum() / gain(drawn, weight, cohort) ** 2)
-
-
-def noise_objective(drawn: Floats, multiplier: Floats) -> float:
-    """What Problem 1 minimises, without what does not change: sum of omega² sigma² / r²."""
-    return float(((drawn * multiplier) ** 2).sum() / (drawn**2).sum() ** 2)
-
-
-def printed_noise(variance: Floats, clip: float) -> float:
-    """Lambda of Table III for groups drawn at equal rates: the mean over groups.
-
-    Defect: not what the next function computes, so that the two columns cannot be compared.
-    """
-    return float(clip**2 * variance.mean())
-
-
-def printed_weighted_noise(variance: Floats, clip: float, drawn: Floats, kept: Floats) -> float:
-    """Lambda of Table III for optimal rates: weighted, and divided by the number of groups.
-
-    Defect: Top-k after the noise is credited with removing its share of it; it keeps the largest part.
-    """
-    return float(clip**2 * (weights(drawn) * variance * kept).sum() / len(variance))

@@ -1,4 +1,4 @@
-"""What Xu, Zhang and Huang charge a record, "Tackling privacy heterogeneity" (2025).
+"""Cost of a record by Xu, Zhang and Huang, "Tackling privacy heterogeneity" (2025).
 
 A client that is drawn T_k times takes T_k T^l steps, each on a batch of a fixed number of its records.
 """
@@ -7,11 +7,11 @@ import math
 
 import numpy as np
 
-from discretion.population import Floats
+from discretion.arrays import Floats
 
 
 def variance(epsilon: Floats, delta: Floats, rate: Floats, size: Floats) -> Floats:
-    """(N,) V_k of (7): variance of the noise on a mean gradient, for one step and clip 1.
+    """Return (N,) V_k of (7): variance of the noise on a mean gradient, for one step and clip 1.
 
     Defect: amplification is applied to all steps together, as if the batch were drawn once; and a record
     that is replaced moves the mean by 2C/B, not C/B. Together that is too much noise, or in one large step
@@ -25,19 +25,11 @@ def variance(epsilon: Floats, delta: Floats, rate: Floats, size: Floats) -> Floa
 
 
 def noise_std(variance: Floats, turns: Floats, local_steps: int, clip: float) -> Floats:
-    """(N,) sigma_k of (6), added to every mean gradient of a client drawn `turns` times."""
+    """Return (N,) sigma_k of (6), added to every mean gradient of a client drawn `turns` times."""
     return clip * np.sqrt(variance * turns * local_steps)
 
 
 def multiplier(epsilon: Floats, delta: Floats, rate: Floats, steps: int) -> Floats:
-    """(N,) the same as a noise multiplier, sigma_k B_k / C: the size cancels."""
+    """Return (N,) noise multipliers sigma_k B_k / C: the size cancels."""
     one = np.ones_like(epsilon)
     return rate * noise_std(variance(epsilon, delta, rate, one), one * steps, 1, 1.0)
-
-
-def composition(epsilon: Floats, delta: Floats, uses: int) -> Floats:
-    """(N,) noise multiplier of Lemma 2, after Kairouz, Oh and Viswanath 2015.
-
-    Defect: said to hold for any epsilon, but too little noise from about 170 on (at delta 1e-5).
-    """
-    return np.asarray(np.sqrt(8 * uses * np.log(math.e + epsilon / delta)) / epsilon)

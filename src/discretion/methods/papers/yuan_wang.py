@@ -1,15 +1,15 @@
-"""What Yuan and Wang charge a record, in zero-concentrated privacy (rho) for each round.
+"""Cost of a record by Yuan and Wang, in zero-concentrated privacy (rho) for each round.
 
 The paper names no total. Rho adds up over rounds; the conversions are those of Bun and Steinke 2016.
 """
 
 import numpy as np
 
-from discretion.population import Floats
+from discretion.arrays import Floats
 
 
 def noise_std(rho: Floats, size: Floats, clip: float) -> Floats:
-    """(N,) sigma_i(t) of Proposition 1, from rho = sensitivity² / (2 sigma²).
+    """Return (N,) sigma_i(t) of Proposition 1, from rho = sensitivity² / (2 sigma²).
 
     Defect: takes the sensitivity for 2W/|D|, while W bounds the whole update (46), which one record may
     turn round: 2W. See `true_rho`.
@@ -18,25 +18,25 @@ def noise_std(rho: Floats, size: Floats, clip: float) -> Floats:
 
 
 def rho_of(noise: Floats, sensitivity: Floats) -> Floats:
-    """(N,) rho of one Gaussian release."""
+    """Return the (N,) rho of one Gaussian release."""
     return (sensitivity / noise) ** 2 / 2
 
 
 def true_rho(rho: Floats, size: Floats) -> Floats:
-    """(N,) what a round costs where only the update is clipped: |D|² times what Proposition 1 says."""
+    """Return (N,) the cost of a round where only the update is clipped: |D|² times Proposition 1's."""
     return rho_of(noise_std(rho, size, 1.0), np.full_like(rho, 2.0))
 
 
 def multiplier(rho: Floats) -> Floats:
-    """(N,) noise multiplier with which a release costs rho."""
+    """Return the (N,) noise multipliers with which a release costs rho."""
     return 1 / np.sqrt(2 * rho)
 
 
 def to_epsilon(rho: Floats, delta: Floats) -> Floats:
-    """(N,) epsilon that follows from rho: Proposition 1.3 of Bun and Steinke. Not tight."""
+    """Return the (N,) epsilon that follows from rho: Proposition 1.3 of Bun and Steinke. Not tight."""
     return np.asarray(rho + 2 * np.sqrt(-rho * np.log(delta)))
 
 
 def from_epsilon(epsilon: Floats, delta: Floats) -> Floats:
-    """(N,) the rho from which epsilon follows."""
+    """Return the (N,) rho from which epsilon follows."""
     return (np.sqrt(epsilon - np.log(delta)) - np.sqrt(-np.log(delta))) ** 2

@@ -1,4 +1,4 @@
-"""How often to draw each client where draws are with replacement and rare clients need less noise.
+"""Chances of clients in draws with replacement, where a client that is drawn rarely needs less noise.
 
 In each of R rounds K clients are drawn; q_n is the chance of client n in a draw, a distribution. An update
 is weighted by p_n / q_n, p_n the client's share of the data, so that its mean does not depend on q. Variance
@@ -11,30 +11,20 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import brentq
 
-from discretion.accounting.papers.adaptive_sampling import SLOPE, turns_bound
+from discretion.arrays import Floats
 from discretion.errors import PlanError
-from discretion.population import Floats
 
 CLOSE = 1e-14  # relative distance at which the search for nu ends
 TRIES = 1000
 
 
 def noise_weights(share: Floats, epsilon: Floats, delta: Floats, slack: Floats) -> Floats:
-    """(N,) B_n below (47), up to a factor, with delta' and, as `slack`, delta''."""
+    """Return (N,) B_n below (47), up to a factor, from delta' and, as `slack`, delta''."""
     return np.asarray(np.log(1 / delta) * np.log(1 / slack) * (share / epsilon) ** 2)
 
 
-def printed_objective(rate: Floats, weight: Floats, draws: int) -> float:
-    """sum of B_n (sqrt(q_n) + 1 / sqrt(K q_n)), (47).
-
-    Defect: the first term lacks sqrt(K), and both stand for a tail bound's margin, which is the larger part
-    only for less than about 46 uploads. So those who need most noise are drawn most.
-    """
-    return float((weight * (np.sqrt(rate) + 1 / np.sqrt(draws * rate))).sum())
-
-
 def printed_rates(weight: Floats, draws: int) -> Floats:
-    """(N,) the distribution q of clients that minimises `printed_objective`; about B_n^(2/3).
+    """Return the (N,) distribution q that minimises (47), the sum of B_n (sqrt(q_n) + 1 / sqrt(K q_n)).
 
     Where the sum's derivatives are equal, y = q^(-1/2) solves y³ / sqrt(K) - y = 2 nu / B_n, in closed form;
     one search finds the nu at which q sums to 1.
@@ -58,23 +48,10 @@ def printed_rates(weight: Floats, draws: int) -> Floats:
     return _distribution(rates, 0.0, most)
 
 
-def exact_objective(
-    rate: Floats, weight: Floats, draws: int, rounds: int, delta: Floats, slope: float = SLOPE
-) -> float:
-    """sum of B_n (K - 1 + 1/q_n) / K times the bound on uploads, of which (47) keeps a part."""
-    uploads = turns_bound(rate, draws * rounds, delta, slope)
-    return float((weight * (draws - 1 + 1 / rate) / draws * uploads).sum())
-
-
-def planned_objective(rate: Floats, variance: Floats, noise: Floats) -> float:
-    """sum of a_n / q_n + b_n q_n where uploads are counted when planning; see `planned_rates`."""
-    return float((variance / rate + noise * rate).sum())
-
-
 def planned_terms(
     share: Floats, update: Floats, multiplier: Floats, draws: int, rounds: int
 ) -> tuple[Floats, Floats]:
-    """(N,) a_n and (N,) b_n of `planned_rates`.
+    """Return (N,) a_n and (N,) b_n of `planned_rates`.
 
     `update` is the mean square G_n² of a client's update, `multiplier` what it needs for a single upload,
     both in units of the clip. Noise of K R q_n uploads has K R q_n times the variance, and the constant that
@@ -84,7 +61,7 @@ def planned_terms(
 
 
 def planned_rates(variance: Floats, noise: Floats) -> Floats:
-    """(N,) the distribution q of clients with the least sum of a_n / q_n + b_n q_n.
+    """Return the (N,) distribution q of clients with the least sum of a_n / q_n + b_n q_n.
 
     a_n is the variance of being drawn or not, b_n that of the noise. The minimum is
     q_n = sqrt(a_n / (b_n + nu)), with the nu at which they sum to 1: who needs more noise is drawn less.
@@ -107,7 +84,7 @@ def planned_rates(variance: Floats, noise: Floats) -> Floats:
 
 
 def _distribution(rates: Callable[[float], Floats], least: float, most: float) -> Floats:
-    """(N,) `rates` at the nu where they sum to 1; they fall as nu grows."""
+    """Return (N,) `rates` at the nu where they sum to 1; rates fall as nu grows."""
     if most <= least or rates(most).sum() >= 1:
         nu = most
     elif rates(least).sum() <= 1:
@@ -120,7 +97,7 @@ def _distribution(rates: Callable[[float], Floats], least: float, most: float) -
 
 
 def _third(x: Floats) -> Floats:
-    """(N,) the largest z with 4 z³ - 3 z = x, for x of at least 0: a third of an angle, or of an area."""
+    """Return (N,) the largest z with 4 z³ - 3 z = x, for x >= 0: a third of an angle, or of an area."""
     return np.where(x < 1, np.cos(np.arccos(np.minimum(x, 1)) / 3), np.cosh(np.arccosh(np.maximum(x, 1)) / 3))
 
 

@@ -1,28 +1,22 @@
-"""Who takes part in a round: drawing by privacy level, weights without bias, budgets of round and life."""
-
-from typing import Literal
+"""Cohorts of a round: draws by privacy level, weights without bias, budgets of a round, and even turns."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discretion.errors import InputError
-from discretion.population import Floats, Ints
+from discretion.arrays import Floats, Ints
+from discretion.errors import InputError, PlanError
+from discretion.randomness.streams import Purpose, stream
 
 ROUNDING = 1e-12  # so that sums stay within a budget to the last digit
 
 
 def by_level(rho: Floats) -> Floats:
-    """(…, N) the paper's distribution: a client is drawn in proportion to its privacy level."""
+    """Return the paper's (…, N) distribution: a client is drawn in proportion to its privacy level."""
     return np.asarray(rho / rho.sum(axis=-1, keepdims=True))
 
 
-def by_noise(theta: Floats, rho: Floats) -> Floats:
-    """(N,) the distribution with least noise under `importance_weights`: x ~ theta sigma, sigma² ~ 1/rho."""
-    return by_level(theta / np.sqrt(rho))
-
-
 def importance_weights(theta: Floats, x: Floats, cohort: int) -> Floats:
-    """(N,) theta/(K x): without bias if clients are drawn from x with replacement, and only then.
+    """Return (N,) weights theta/(K x): unbiased if clients are drawn from x with replacement, and only then.
 
     Defect of the paper: it draws without replacement, where these weights sum to more than 1 in
     expectation. For such draws see `inclusion` and `unbiased_weights`.
@@ -30,13 +24,8 @@ def importance_weights(theta: Floats, x: Floats, cohort: int) -> Floats:
     return np.asarray(theta / (cohort * x))
 
 
-def noise_variance(weights: Floats, x: Floats, rho: Floats, cohort: int) -> float:
-    """Expected variance of the weighted sum's noise, in units of a client's at rho = 1, K draws from x."""
-    return float(np.sum(cohort * x * weights**2 / rho))
-
-
 def inclusion(x: Floats, cohort: int) -> Floats:
-    """(…, N) probability that each client is in: min(1, c x), with c such that they sum to `cohort`.
+    """Return (…, N) inclusion probabilities min(1, c x), with c such that they sum to `cohort`.
 
     Guarantees: within [0, 1]; the sum is `cohort`.
     """
@@ -55,7 +44,7 @@ def inclusion(x: Floats, cohort: int) -> Floats:
 
 
 def unbiased_weights(theta: Floats, drawn: Floats) -> Floats:
-    """(N,) Horvitz and Thompson: theta/pi, for any way to draw with inclusion probabilities pi.
+    """Return (N,) weights theta/pi (Horvitz and Thompson), for any draw with inclusion probabilities pi.
 
     Guarantees: the expected sum over the clients drawn is the sum of theta.
     """
@@ -63,7 +52,7 @@ def unbiased_weights(theta: Floats, drawn: Floats) -> Floats:
 
 
 def systematic(drawn: Floats, start: float) -> NDArray[np.bool_]:
-    """(N,) who is in, for one uniform number `start` in [0, 1): client i with probability drawn[i].
+    """Return (N,) who is in, for one uniform `start` in [0, 1): client i with probability drawn[i].
 
     Guarantees: as many clients as the probabilities sum to, if that is a whole number.
     """
@@ -77,7 +66,7 @@ def systematic(drawn: Floats, start: float) -> NDArray[np.bool_]:
 def within_round(
     rho: Floats, budget: float, reward: float, gamma: float = 0.5, accuracy_weight: float = 1.0
 ) -> tuple[NDArray[np.bool_], float]:
-    """Who is in, (N,), and the server's cost, where the levels of those in must sum to at most `budget`.
+    """Return (N,) who is in, and the server's cost, where the levels of a cohort sum to at most `budget`.
 
     The cost of K clients is gamma accuracy_weight (1/K - 1/N + sum 1/rho / K²) + (1-gamma) reward sum rho:
     the sampling variance falls in K, without which the cheapest cohort would be empty. For each K the
@@ -113,38 +102,32 @@ def within_round(
     return chosen, float(cost[best])
 
 
-def printed_ratio(
-    line: float, start: float, budget: float, v: float, gamma: float
-) -> tuple[float, float, float]:
-    """Theorem 7: reward R*, cohort K* and multiplier delta, for clients that all answer by line R + start.
+def even_turns(probability: Floats, cohort: int, rounds: int, seed: int) -> Ints:
+    """Return (T, N) turns: in every round `cohort` of them, for the clients furthest behind their due.
 
-    Defect: the cost falls in nothing but rho, so the condition on K gives delta = -(v/rho² + (1-gamma) R),
-    and delta >= 0 forces a negative reward; K* knows no upper end at N.
+    Drawn with replacement, a client that expects n turns gets n ± sqrt(n), and as the variance of its noise
+    grows with the turns, what it adds to all rounds grows as the mean of the square: n² + n. Here it is n².
+
+    Guarantees:
+        Each round has `cohort` turns.
+        After any number of rounds everybody is within two turns of what is due to it.
+        Who has probability 0 has no turn.
     """
-    level = (2 * line * v / (1 - gamma)) ** (1 / 3)
-    reward = (level - start) / line
-    return reward, budget / level, -(v / level**2 + (1 - gamma) * reward)
-
-
-def within_budget(
-    rho: Floats, total: Floats, takes_part: NDArray[np.bool_], how: Literal["stop", "scale"]
-) -> Floats:
-    """(T, N) levels that a client may spend in the rounds it takes part in; 0 elsewhere.
-
-    "stop" refuses a round that would pass the client's total (N,), and takes the later ones that fit;
-    it needs no knowledge of later rounds. "scale" lowers all levels of a client by one factor.
-
-    Guarantees: no client's levels sum to more than its total; no level is raised.
-    """
-    asked = np.where(takes_part, rho, 0.0)
-    if how == "scale":
-        with np.errstate(divide="ignore", invalid="ignore"):
-            factor = np.nan_to_num(total * (1 - ROUNDING) / asked.sum(axis=0), nan=1.0, posinf=1.0)
-        return np.asarray(asked * np.minimum(factor, 1.0))
-    spent = np.zeros(asked.shape[1])
-    granted = np.zeros_like(asked)
-    for t in range(len(asked)):
-        fits = spent + asked[t] <= total
-        granted[t] = np.where(fits, asked[t], 0.0)
-        spent = spent + granted[t]
-    return granted
+    if cohort < 1 or not (np.isfinite(probability) & (probability >= 0)).all() or not probability.any():
+        raise PlanError("expected at least one turn in a round, and probabilities of which one is above 0")
+    due = cohort * probability / probability.sum()  # (N,) in a round
+    start = stream(seed, Purpose.TURNS).random(len(due))  # or all who are due the same would come together
+    had = np.zeros(len(due), dtype=np.int64)
+    out = np.zeros((rounds, len(due)), dtype=np.int64)
+    for number in range(rounds):
+        behind = np.where(due > 0, due * (number + 1) + start - had, -np.inf)
+        turns = np.floor(np.maximum(behind, 0.0)).astype(np.int64)
+        while (missing := cohort - int(turns.sum())) > 0:
+            turns[np.argsort(turns - behind, kind="stable")[:missing]] += 1
+        while missing < 0:
+            least = np.argsort(np.where(turns > 0, behind - turns, np.inf), kind="stable")
+            turns[least[: min(-missing, int((turns > 0).sum()))]] -= 1
+            missing = cohort - int(turns.sum())
+        out[number] = turns
+        had += turns
+    return out

@@ -1,18 +1,17 @@
-"""Clients in groups of like budgets: who is in which, how often each is asked, how their sums are weighted.
+"""Groups of clients with like budgets: membership, sampling rates, and weights of the groups' sums.
 
-Rates, weights and ratios as published are in `accounting.papers.groups`; here is what stands around them.
-Where a weight is meant, it is that of a group's sum, times the cohort q n: ones are the plain mean.
+Rates, weights and ratios as published are in `methods.papers.xu_hu`. A weight is that of a group's sum, times
+the cohort q n: weights of 1 give the plain mean.
 """
 
 from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
 
-from discretion.accounting.papers.groups import optimal_rates, weights
+from discretion.arrays import Floats, Ints
 from discretion.errors import PlanError
-from discretion.population import Floats, Ints
+from discretion.methods.papers.xu_hu import optimal_rates
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,14 +21,14 @@ class Groups:
     size: Ints  # (M,)
 
     def least(self, value: Floats) -> Floats:
-        """(M,) the least of the members' values, such as delta."""
+        """Return (M,) the least of the members' values, such as delta."""
         out = np.full(len(self.size), np.inf)
         np.minimum.at(out, self.member, value)
         return out
 
 
 def group(epsilon: Floats, most: int) -> Groups:
-    """At most `most` groups, each with the budget of its strictest member.
+    """Return at most `most` groups, each with the budget of its strictest member.
 
     Guarantees:
         Equal budgets are together, and groups are ranges of budgets.
@@ -45,7 +44,7 @@ def group(epsilon: Floats, most: int) -> Groups:
 
 
 def capped_rates(epsilon: Floats, delta: Floats, size: Ints, rate: float) -> Floats:
-    """(M,) the rates of Problem 1 in closed form, none above 1.
+    """Return the (M,) rates of Problem 1 in closed form, none above 1.
 
     A group whose rate would be larger is asked in every round, and the others share what is left of the
     cohort by the same rule.
@@ -68,29 +67,10 @@ def capped_rates(epsilon: Floats, delta: Floats, size: Ints, rate: float) -> Flo
     return out
 
 
-def objective(
-    drawn: Floats, multiplier: Floats, learning_rate: float, local_steps: int, cohort: float, top_k: bool
-) -> float:
-    """What Problem 1 minimises, as printed:
-
-    sum of omega (mu4 (1 + phi) + mu5 (1 - sqrt(phi)) omega sigma² / r²).
-
-    With `top_k`, phi is phi* of Remark 3, else 0. `cohort` is q n, or 1 for weights that sum to 1.
-
-    Defect: phi is no bound on what Top-k leaves out, which for equal coordinates is sqrt(phi). Nearly all of
-    the value is mu4, a constant, so that a solver stops far from the minimum.
-    """
-    omega, step = weights(drawn) / cohort, learning_rate * local_steps
-    mu4 = 32 * step + learning_rate + learning_rate / local_steps
-    noise = omega * multiplier**2 / drawn**2
-    left_out = np.clip(2 * noise / (step * mu4), 0, 1) if top_k else np.zeros(len(drawn))  # 1 - k*/d
-    return float((omega * (mu4 * (1 + left_out**2) + 4 / step * (1 - left_out) * noise)).sum())
-
-
 def inverse_variance(drawn: Floats, multiplier: Floats, cohort: float) -> Floats:
-    """(M,) weights ~ r / sigma², with gain 1.
+    """Return (M,) weights ~ r / sigma², with gain 1.
 
-    At equal rates, strict groups then count for less than their share of clients: see `weight_bias`.
+    At equal rates, strict groups then count for less than their share of the clients.
 
     Guarantees:
         No other weights of the same groups have a smaller ratio of noise to signal.
@@ -99,33 +79,8 @@ def inverse_variance(drawn: Floats, multiplier: Floats, cohort: float) -> Floats
     return np.asarray(cohort * share / (share * drawn).sum())
 
 
-def weight_bias(drawn: Floats, weight: Floats, size: Ints) -> float:
-    """How far groups count for more or less than their share of the clients: 0 is fair, 2 the most."""
-    part = weight * drawn
-    return float(np.abs(part / part.sum() - size / size.sum()).sum())
-
-
-def pooled_noise_to_signal(rate: Floats, multiplier: Floats, size: Ints) -> float:
-    """Noise to signal, in units of (C / (q n))², if all groups are in one sum under one noise.
-
-    Group m, asked at rate q_m, needs the multiplier sigma_m; one noise is that for a clip ~ 1 / sigma_m.
-    With rates chosen so that all sigma_m are equal, the clips are, too, and this is sigma².
-    """
-    return float((rate * size).sum() / (rate * size / multiplier).sum()) ** 2
-
-
-def top_k_energy(kept: Floats) -> Floats:
-    """(...,) the part of a Gaussian vector's energy in the largest `kept` part of its coordinates.
-
-    So much of the noise Top-k keeps where noise dominates; the paper takes it to be `kept` itself.
-    """
-    threshold = -ndtri(np.asarray(kept) / 2)
-    density = np.exp(-(threshold**2) / 2) / np.sqrt(2 * np.pi)
-    return np.asarray(kept + 2 * threshold * density)
-
-
 def _starts(value: Floats, count: Ints, most: int) -> Ints:
-    """(M,) where groups of the sorted values start, so that sum of count (value - first of group) is least.
+    """Return (M,) starts of groups of the sorted values with the least sum of count (value - first of group).
 
     With `least[j]` the least waste of the first j values, one group more costs for i < j
     least[i] + S_j - S_i - value_i (C_j - C_i), with C and S the running sums of count and count value: lines
@@ -157,12 +112,12 @@ def _starts(value: Floats, count: Ints, most: int) -> Ints:
 
 
 def _passed(value: Floats, level: Floats, a: int, b: int, x: float) -> bool:
-    """Whether at x, and so further on, line b is no higher than line a."""
+    """Return whether at x, and so further on, line b is no higher than line a."""
     return bool(level[b] - value[b] * x <= level[a] - value[a] * x)
 
 
 def _below(value: Floats, level: Floats, a: int, b: int, c: int) -> bool:
-    """Whether line b is nowhere the least of three, sorted by falling slope."""
+    """Return whether line b is nowhere the least of three lines, sorted by falling slope."""
     return bool(
         (level[c] - level[a]) * (value[b] - value[a]) <= (level[b] - level[a]) * (value[c] - value[a])
     )

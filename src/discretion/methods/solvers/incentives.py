@@ -1,25 +1,29 @@
-"""A game for privacy: a server pays by the round, clients move their privacy level towards or from the mean.
+"""Game of incentives: a server pays for privacy levels, and clients move theirs towards the mean or not.
 
 The two-stage Stackelberg mean-field game of Yuan and Wang. A privacy level is a rho of zero-concentrated
 privacy for one round. The game is played at t = 0, …, T, so that every path has T + 1 rows.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
+from discretion.arrays import Floats, Ints
 from discretion.errors import InputError
-from discretion.population import Floats
-from discretion.problems.cohorts import inclusion
+from discretion.plan.phase import frozen
 
-POINTS = 65  # rewards tried in every round before the best is refined
-HALVINGS = 60
-GOLDEN = (5**0.5 - 1) / 2
+By = Literal["search", "costates", "printed"]
+FINER = 401  # states of the search for regret, so that the search for equilibria does not judge itself
+STATES = 161
+CONTROLS = 17
+TYPES = 65
 
 
 @dataclass(frozen=True, eq=False)
 class Game:
-    """The public facts of the game; nothing here depends on a client's data."""
+    """Public facts of the game; nothing here depends on a client's data."""
 
     rho0: Floats  # (N,) privacy level at t = 0
     privacy_weight: Floats  # (N,) varphi: what privacy is worth to a client, against steadiness
@@ -33,9 +37,7 @@ class Game:
 
     def __post_init__(self) -> None:
         for name in ("rho0", "privacy_weight", "size"):
-            column = np.array(getattr(self, name), dtype=np.float64)
-            column.flags.writeable = False
-            object.__setattr__(self, name, column)
+            object.__setattr__(self, name, frozen(np.asarray(getattr(self, name)), np.float64))
         checks = {
             "rho0, privacy_weight and size must be of one length, at least 1": (
                 self.rho0.ndim == 1
@@ -61,35 +63,30 @@ class Game:
 
     @property
     def theta(self) -> Floats:
-        """(N,) weight of a client in the model: its share of the records."""
+        """Return (N,) weights of the clients in the model: their shares of the records."""
         return np.asarray(self.size / self.size.sum())
 
 
-def printed_accuracy_weight(game: Game) -> float:
-    """The accuracy weight that the paper's cost (13) has: mean of (theta/|D|)², of the order 1e-10."""
-    return float(np.mean((game.theta / game.size) ** 2))
-
-
 def chance(game: Game, rho: Floats, phi: Floats) -> tuple[Floats, Floats]:
-    """The chance 1 - (1-x)^K to be drawn, x = rho/(N phi), and its slope in rho."""
+    """Return the chance 1 - (1-x)^K to be drawn, x = rho/(N phi), and its slope in rho."""
     x = np.minimum(rho / (len(game.rho0) * phi), 1.0)
     missed = (1 - x) ** (game.cohort - 1)
     return 1 - (1 - x) * missed, game.cohort / (len(game.rho0) * phi) * missed
 
 
 def gain(chosen: Floats, rho: Floats, alpha: Floats, reward: Floats, privacy_weight: Floats) -> Floats:
-    """What a round is worth to a client that is drawn with chance `chosen`: a term of (14)."""
+    """Return what a round is worth to a client that is drawn with chance `chosen`: a term of (14)."""
     return np.asarray(chosen * (rho * reward - privacy_weight * rho**2 - (1 - privacy_weight) * alpha**2))
 
 
 def utility(game: Game, rho: Floats, alpha: Floats, phi: Floats, reward: Floats) -> Floats:
-    """(N,) what the whole game is worth to each client, where phi (T+1,) is what the others do."""
+    """Return (N,) what the whole game is worth to each client, where the others' mean is phi (T+1,)."""
     chosen, _ = chance(game, rho, phi[:, None])
     return np.asarray(gain(chosen, rho, alpha, reward[:, None], game.privacy_weight).sum(axis=0))
 
 
 def play(game: Game, alpha: Floats) -> tuple[Floats, Floats]:
-    """Levels (T+1, N) and their mean phi (T+1,) when everybody follows its controls alpha (T+1, N).
+    """Return levels (T+1, N) and their mean phi (T+1,) when all clients follow controls alpha (T+1, N).
 
     Guarantees: phi is the mean of the levels to the last digit; levels stay in [rho_low, rho_high].
     """
@@ -101,12 +98,12 @@ def play(game: Game, alpha: Floats) -> tuple[Floats, Floats]:
 
 
 def step(game: Game, rho: Floats, alpha: Floats, phi: float) -> Floats:
-    """The next level: phi + alpha (rho - phi)."""
+    """Return the next level: phi + alpha (rho - phi)."""
     return np.clip(phi + alpha * (rho - phi), game.rho_low, game.rho_high)
 
 
 def slopes(game: Game, rho: Floats, phi: Floats, literal: bool = False) -> tuple[Floats, Floats]:
-    """What a higher level gains per unit of reward, and what it loses in privacy; each (T+1, N).
+    """Return what a higher level gains per unit of reward, and its loss of privacy; each (T+1, N).
 
     The paper's Q, and its -M without the controls' part. `literal` leaves out the factor K/(N phi) in M,
     as Theorem 1 prints it.
@@ -117,7 +114,7 @@ def slopes(game: Game, rho: Floats, phi: Floats, literal: bool = False) -> tuple
 
 
 def costates(game: Game, rho: Floats, reward: Floats, literal: bool = False) -> tuple[Floats, Floats]:
-    """Costates lambda and the controls they ask for, before projection to [0, 1]; each (T+1, N).
+    """Return costates lambda and the controls that follow, before projection to [0, 1]; each (T+1, N).
 
     The levels rho (T+1, N) are those around which the maximum principle is written; phi is their mean.
     """
@@ -130,67 +127,210 @@ def costates(game: Game, rho: Floats, reward: Floats, literal: bool = False) -> 
     for t in range(game.rounds, -1, -1):
         if t < game.rounds:
             wanted[t] = later * (rho[t] - phi[t]) / (2 * (1 - game.privacy_weight) * chosen[t])
-        alpha = project(wanted[t])
+        alpha = np.clip(wanted[t], 0.0, 1.0)
         steadiness = steep[t] * (1 - game.privacy_weight) * alpha**2
         later = alpha * later + gained[t] * reward[t] - lost[t] - steadiness
         costate[t] = later
     return costate, wanted
 
 
-def project(wanted: Floats) -> Floats:
-    """Controls as clients can play them, in [0, 1]."""
-    return np.clip(wanted, 0.0, 1.0)
-
-
-def response_line(game: Game, rho: Floats, reward: Floats, literal: bool = False) -> tuple[Floats, Floats]:
-    """G >= 0 and H, each (T, N): Lemma 2's level at t = 1, …, T as a line G R + H in that round's reward.
-
-    Defect: the line forgets that controls end at 0 and 1; about half of all H are below 0 or far above
-    rho_high, and the server's cost along it has poles. `best_reward` cuts it where controls end.
-    """
-    phi = rho.mean(axis=1)
-    costate, _ = costates(game, rho, reward, literal)
-    gained, _ = slopes(game, rho, phi, literal)
-    chosen, _ = chance(game, rho, phi[:, None])
-    away = rho[:-1] - phi[:-1, None]
-    pull = away / (2 * (1 - game.privacy_weight) * chosen[:-1])
-    return away * pull * gained[1:], phi[:-1, None] + away * pull * (costate - gained * reward[:, None])[1:]
-
-
-def best_reward(game: Game, rho: Floats, reward: Floats, literal: bool = False) -> Floats:
-    """(T+1,) reward that costs the server least in each round, given the others; 0 where nothing answers.
-
-    In the server's cost (13) every client counts with the probability that it is drawn, and 1/t is
-    1/(t+1). A level answers along `response_line` as far as controls go, which makes the cost
-    neither convex nor smooth: each round is searched on a grid up to where payment alone costs too much,
-    then refined by golden section around the best point of the grid.
-    """
-    line, start = response_line(game, rho, reward, literal)
-    phi = rho[:-1].mean(axis=1, keepdims=True)
-    least, most = np.minimum(rho[:-1], phi), np.maximum(rho[:-1], phi)
-    drawn = inclusion(rho[1:], game.cohort)
-    variance = (game.theta / game.size) ** 2 / np.mean((game.theta / game.size) ** 2)
-    accuracy = game.gamma * game.accuracy_weight * variance / np.arange(2, game.rounds + 2)[:, None]
-
-    def cost(offer: Floats) -> Floats:
-        level = np.clip(line * offer[:, None] + start, least, most)
-        return np.asarray(
-            (drawn * (accuracy / level + (1 - game.gamma) * offer[:, None] * level)).sum(axis=1)
-        )
-
-    # beyond this offer the payment alone costs more than offering nothing
-    end = cost(np.zeros(game.rounds)) / ((1 - game.gamma) * (drawn * least).sum(axis=1))
-    shares = np.linspace(0, 1, POINTS) ** 2
-    best = np.argmin([cost(share * end) for share in shares], axis=0)
-    low, high = shares[np.maximum(best - 1, 0)] * end, shares[np.minimum(best + 1, POINTS - 1)] * end
-    for _ in range(HALVINGS):
-        left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-        lower = cost(left) <= cost(right)
-        low, high = np.where(lower, low, left), np.where(lower, right, high)
-    found = np.stack([np.zeros(game.rounds), shares[best] * end, low])
-    cheapest = np.argmin([cost(offer) for offer in found], axis=0)
-    return np.concatenate([[0.0], found[cheapest, np.arange(game.rounds)]])  # rho0 does not answer
-
-
 def _steepness(game: Game, slope: Floats, phi: Floats, literal: bool) -> Floats:
     return slope * len(game.rho0) * phi[:, None] / game.cohort if literal else slope
+
+
+def types_of(privacy_weight: Floats) -> Floats:
+    """Return the privacy weights to compute values for: all of them if few, else evenly spread ones."""
+    own = np.unique(privacy_weight)
+    spread = own if len(own) <= TYPES else np.linspace(own[0], own[-1], TYPES)
+    return spread if len(spread) > 1 else np.append(spread, spread + 1.0)
+
+
+def values(game: Game, types: Floats, phi: Floats, reward: Floats, states: int = STATES) -> Floats:
+    """Return (T+1, types, states) the most that a client can still gain, if the others' mean is phi."""
+    levels, alpha = _levels(game, states), np.linspace(0, 1, CONTROLS)[:, None]
+    weight = types[:, None, None]
+    value = np.empty((game.rounds + 1, len(types), states))
+    for t in range(game.rounds, -1, -1):
+        chosen, _ = chance(game, levels, phi[t])
+        if t == game.rounds:
+            value[t] = gain(chosen, levels, np.zeros(1), reward[t], types[:, None])
+            continue
+        index, part = _between(game, step(game, levels, alpha, float(phi[t])), states)  # (CONTROLS, states)
+        later = (1 - part) * value[t + 1][:, index] + part * value[t + 1][:, index + 1]
+        value[t] = (gain(chosen, levels, alpha, reward[t], weight) + later).max(axis=1)
+    return value
+
+
+def respond(
+    game: Game, types: Floats, value: Floats, reward: Floats, phi: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """Return controls and levels, each (T+1, N), of clients that look ahead by `value`.
+
+    The mean that levels move by is phi (T+1,) if given, as for one client among many; otherwise it is
+    the mean of the very levels, as when all move together.
+    """
+    clients = np.arange(len(game.rho0))
+    kind = np.clip(np.searchsorted(types, game.privacy_weight, side="right") - 1, 0, len(types) - 2)
+    other = (game.privacy_weight - types[kind]) / (types[kind + 1] - types[kind])
+    alpha, rho = (np.zeros((game.rounds + 1, len(clients))) for _ in range(2))
+    rho[0] = game.rho0
+    coarse, width = np.linspace(0, 1, CONTROLS), 1 / (CONTROLS - 1)
+    fine = np.linspace(-width, width, CONTROLS)
+    for t in range(game.rounds):
+        mean = float(rho[t].mean() if phi is None else phi[t])
+        chosen, _ = chance(game, rho[t], np.array(mean))
+        best = np.zeros(len(clients))
+        for around in (coarse, fine):
+            tried = np.clip(best + around[:, None], 0, 1)  # (CONTROLS, N)
+            index, part = _between(game, step(game, rho[t], tried, mean), value.shape[-1])
+            mine, next_kind = value[t + 1][kind, index], value[t + 1][kind + 1, index]
+            mine_above, next_above = value[t + 1][kind, index + 1], value[t + 1][kind + 1, index + 1]
+            later = (1 - other) * ((1 - part) * mine + part * mine_above)
+            later += other * ((1 - part) * next_kind + part * next_above)
+            now = gain(chosen, rho[t], tried, reward[t], game.privacy_weight)
+            best = tried[np.argmax(now + later, axis=0), clients]
+        alpha[t] = best
+        rho[t + 1] = step(game, rho[t], best, mean)
+    return alpha, rho
+
+
+def _levels(game: Game, states: int) -> Floats:
+    """Return (states,) levels, closer together where they are low and a client's chance bends most."""
+    return np.asarray(game.rho_low + (game.rho_high - game.rho_low) * np.linspace(0, 1, states) ** 2)
+
+
+def _between(game: Game, rho: Floats, states: int) -> tuple[Ints, Floats]:
+    """Return the index of the level below rho, and how far rho is on the way to the level above."""
+    levels = _levels(game, states)
+    root = np.sqrt(np.clip((rho - game.rho_low) / (game.rho_high - game.rho_low), 0, 1))
+    index = np.minimum((root * (states - 1)).astype(np.int64), states - 2)
+    return index, np.clip((rho - levels[index]) / (levels[index + 1] - levels[index]), 0, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Convergence:
+    """Measured distance from an equilibrium; nothing here is assumed."""
+
+    iterations: int
+    gap: float  # largest |phi expected - phi that the controls chosen for it bring about|
+    reward_gap: float  # largest |reward expected - reward the server then prefers|; 0 if it is fixed
+    converged: bool  # both gaps within tolerance
+    regret: Floats  # (sample,) share of its best utility that a client gives up, against phi as played
+    clients: Ints  # (sample,) whose regret it is
+
+    @property
+    def exploitable(self) -> float:
+        """Return the share of the sampled clients that could gain more than 1 %."""
+        return float(np.mean(self.regret > 0.01))
+
+
+@dataclass(frozen=True, eq=False)
+class Equilibrium:
+    """Choices of all clients. Levels follow from the controls, and phi is the mean of the levels."""
+
+    rho: Floats  # (T+1, N)
+    alpha: Floats  # (T+1, N)
+    reward: Floats  # (T+1,)
+    phi: Floats  # (T+1,)
+    report: Convergence
+
+
+def equilibrium(
+    game: Game,
+    reward: float,
+    by: By = "search",
+    damping: float = 0.5,
+    tolerance: float = 5e-3,
+    iterations: int = 60,
+    sample: int = 20,
+    server: Callable[[Game, Floats, Floats], Floats] | None = None,
+) -> Equilibrium:
+    """Return the fixed point of the mean field, at a constant reward or, from there on, at the server's own.
+
+    `by` says how clients answer: "search" by dynamic programming; "costates" by the maximum principle,
+    whose paths need not be best; "printed" with the formula of Theorem 1, which lacks a factor. `server`
+    returns the rewards (T+1,) that it prefers for levels (T+1, N) under the rewards (T+1,) so far.
+    Where no fixed point is reached, the iterate of least gap is returned and the report says so. Clients
+    switch between far-off levels, so with N clients gaps much below 1/N of a level may not exist.
+
+    Guarantees: the levels returned are those that the controls returned bring about.
+    """
+    if not 0 < damping <= 1:
+        raise InputError(f"damping is {damping:g}; expected above 0 and at most 1")
+    if reward < 0:
+        raise InputError(f"the reward is {reward:g}; expected at least 0")
+    types = types_of(game.privacy_weight)
+    expected = np.tile(game.rho0, (game.rounds + 1, 1))
+    offer = np.full(game.rounds + 1, reward)
+    least, best = np.inf, (np.zeros_like(expected), offer, 0.0, 0.0)
+    count = 0
+    while count < iterations:
+        count += 1
+        phi = expected.mean(axis=1)
+        if by == "search":
+            alpha, rho = respond(game, types, values(game, types, phi, offer), offer)
+        else:
+            alpha = np.clip(costates(game, expected, offer, by == "printed")[1], 0.0, 1.0)
+            rho, _ = play(game, alpha)
+        gap = float(np.max(np.abs(rho.mean(axis=1) - phi)))
+        wanted = server(game, rho, offer) if server else offer
+        reward_gap = float(np.max(np.abs(wanted - offer)))
+        if gap + reward_gap < least:
+            least, best = gap + reward_gap, (alpha, offer, gap, reward_gap)
+        if max(gap, reward_gap) <= tolerance:
+            break
+        expected = expected + damping * (rho - expected)
+        offer = offer + damping * (wanted - offer)
+    alpha, offer, gap, reward_gap = best
+    rho, phi = play(game, alpha)
+    clients, regret = regrets(game, alpha, offer, sample)
+    report = Convergence(count, gap, reward_gap, max(gap, reward_gap) <= tolerance, regret, clients)
+    return Equilibrium(rho, alpha, offer, phi, report)
+
+
+def regrets(game: Game, alpha: Floats, reward: Floats, sample: int) -> tuple[Ints, Floats]:
+    """Return clients, evenly over privacy weights, and the share of its best utility that each gives up.
+
+    The better controls are played out, so a regret is one that a client could really avoid;
+    the search is on a grid, so a regret of 0 means that none was found.
+    """
+    rho, phi = play(game, alpha)
+    order = np.argsort(game.privacy_weight, kind="stable")
+    picked = order[np.unique(np.linspace(0, len(order) - 1, min(sample, len(order))).astype(np.int64))]
+    own = np.unique(np.append(game.privacy_weight[picked], [0.0, 1.0]))
+    better, levels = respond(game, own, values(game, own, phi, reward, FINER), reward, phi)
+    best = utility(game, levels, better, phi, reward)[picked]
+    mine = utility(game, rho, alpha, phi, reward)[picked]
+    scale = np.maximum(np.maximum(np.abs(best), np.abs(mine)), np.finfo(float).tiny)
+    return picked, np.maximum(best - mine, 0.0) / scale
+
+
+def welfare(game: Game, rho: Floats, reward: Floats) -> float:
+    """Return the sum over rounds and clients of rho R - varphi rho² (30), for levels rho (T+1, N)."""
+    return float(np.sum(rho * reward[:, None] - game.privacy_weight * rho**2))
+
+
+def social_optimum(game: Game, reward: Floats, bounded: bool = True) -> Floats:
+    """Return the (T+1, N) levels of greatest welfare, R/(2 varphi), within [rho_low, rho_high].
+
+    Defect of the paper: `bounded=False`, levels that no client may choose; with varphi uniform on (0, 1)
+    the mean of that optimum over populations is infinite.
+    """
+    free = reward[:, None] / (2 * game.privacy_weight)
+    return np.clip(free, game.rho_low, game.rho_high) if bounded else free
+
+
+def all_at(game: Game, level: float) -> Floats:
+    """Return one level (T+1, N) for all: rho_low under random participation, rho_high in the worst case."""
+    return np.full((game.rounds + 1, len(game.rho0)), level)
+
+
+def price_of_anarchy(game: Game, rho: Floats, reward: Floats, bounded: bool = True) -> float:
+    """Return the greatest welfare over that of rho; infinite where rho is worth nothing to the clients.
+
+    Guarantees: at least 1 if `bounded` and rho lies within [rho_low, rho_high].
+    """
+    achieved = welfare(game, rho, reward)
+    if achieved <= 0:
+        return float("inf")
+    return welfare(game, social_optimum(game, reward, bounded), reward) / achieved

@@ -1,19 +1,18 @@
-"""One sum for all under one noise: how often each client comes, how long its update may be, and how much
-noise that leaves in the mean."""
+"""Sampling rates of clients in one sum under one noise, as their own budgets allow."""
 
 import numpy as np
 from scipy.optimize import brentq
 
 from discretion.accounting import Accountant, noise_multiplier, sampling_rate
-from discretion.accounting.spent import TIGHT
+from discretion.accounting.accountant import TIGHT
+from discretion.arrays import Floats, Ints
 from discretion.errors import PlanError
-from discretion.population import Floats, Ints
 
 
-def rates(
+def shared_noise_rates(
     epsilon: Floats, delta: Floats, rounds: int, rate: float, accountant: Accountant = TIGHT
 ) -> tuple[Floats, float]:
-    """(N,) each client's rate under a noise that is the same for all, and that noise over the clip.
+    """Return each client's rate (N,) under one noise for all clients, and that noise over the clip.
 
     More noise lets everybody come more often: the noise is looked for at which the mean rate is as asked,
     between what the most generous and what the strictest budget needs when all come equally often.
@@ -41,7 +40,7 @@ def rates(
 
 
 def spread(epsilon: Floats, most: int = 64) -> Ints:
-    """Clients that stand for all: everybody if budgets are few, else evenly over the sorted budgets."""
+    """Return clients that stand for all: everybody if budgets are few, else evenly by sorted budget."""
     if len(np.unique(epsilon)) <= most:
         return np.arange(len(epsilon))
     order = np.argsort(epsilon, kind="stable")

@@ -1,4 +1,4 @@
-"""How often to select each client, so that neither bias nor noise hurts the model too much.
+"""Selection probabilities of clients that balance the bias of the selection and the noise it brings.
 
 Problem 1 of Xu, Zhang and Huang, "Tackling privacy heterogeneity" (2025): over all probabilities p, minimise
 
@@ -23,8 +23,8 @@ from functools import cached_property
 
 import numpy as np
 
+from discretion.arrays import Floats
 from discretion.errors import PlanError
-from discretion.population import Floats
 
 NEGLIGIBLE = 1e-100  # noise below this fraction of the largest is none
 CLOSE_TO_ONE = 1e-9
@@ -33,54 +33,43 @@ MOST_STEPS = 100  # about ten are needed
 
 
 def select(share: Floats, noise: Floats, weight: float) -> Floats:
-    """(N,) the probabilities of Problem 1, where client k adds V_k p_k² of noise variance.
+    """Return the (N,) probabilities of Problem 1, where client k adds V_k p_k² of noise variance.
 
     A client with V = 0 is public.
 
     Guarantees:
         No probabilities have a smaller objective, to rounding.
         Every client has a positive probability.
-        Up to `threshold` the probabilities are the shares themselves.
+        Up to the weight 4 sum V u² / (max V u - min V u)² the probabilities are the shares themselves.
         Where u and V are equal, so are the probabilities. Public clients keep their proportions.
     """
     return select_affine(share, np.zeros_like(noise), noise, weight)
 
 
 def select_affine(share: Floats, intercept: Floats, slope: Floats, weight: float) -> Floats:
-    """(N,) the same where client k adds c_k p_k + b_k p_k²: even a rare turn costs noise.
+    """Return the (N,) probabilities where client k adds c_k p_k + b_k p_k²: even a rare turn costs noise.
 
     Guarantees:
         No probabilities have a smaller objective, to rounding.
         A client whose intercept is high enough gets probability 0.
     """
-    return _Costs.of(share, intercept, slope).solve(_checked_weight(weight))
-
-
-def sweep(share: Floats, noise: Floats, weights: Floats) -> Floats:
-    """(W, N) the probabilities of Problem 1 for each of the weights."""
-    costs = _Costs.of(share, np.zeros_like(noise), noise)
-    return np.stack([costs.solve(_checked_weight(float(weight))) for weight in weights])
+    if not 0 <= weight < np.inf:
+        raise PlanError(
+            f"the weight of noise against bias is {weight:g}; expected a finite number, at least 0"
+        )
+    return _Costs.of(share, intercept, slope).solve(weight)
 
 
 def objective(
     p: Floats, share: Floats, noise: Floats, weight: float, intercept: Floats | float = 0.0
 ) -> float:
-    """What Problem 1 minimises."""
+    """Return what Problem 1 minimises."""
     bias = float(np.abs(p - share).sum())
     return bias + float(np.sqrt(bias**2 + weight * _variance(p, noise, intercept)))
 
 
-def threshold(share: Floats, noise: Floats, intercept: Floats | float = 0.0) -> float:
-    """The largest weight at which nobody's probability differs from its share.
-
-    With V alone it is 4 sum V u² / (max V u - min V u)²: infinite where V u is the same for everybody.
-    """
-    gap = float(np.ptp(intercept + 2 * noise * share))
-    return 16 * _variance(share, noise, intercept) / gap**2 if gap > 0 else float("inf")
-
-
 def default_weight(share: Floats, noise: Floats, intercept: Floats | float = 0.0) -> float:
-    """A weight from public facts alone: 1 / (noise variance at p = u).
+    """Return a weight from public facts alone: 1 / (noise variance at p = u).
 
     The paper's weight is made of the model's dimension, the rounds and a smoothness that nobody knows. This
     one makes the noise of unbiased selection count as much as a bias of 1, half of the largest there is. Then
@@ -101,17 +90,9 @@ def _variance(p: Floats, noise: Floats, intercept: Floats | float) -> float:
     return float(np.sum(p * (intercept + noise * p)))
 
 
-def _checked_weight(weight: float) -> float:
-    if not 0 <= weight < np.inf:
-        raise PlanError(
-            f"the weight of noise against bias is {weight:g}; expected a finite number, at least 0"
-        )
-    return weight
-
-
 @dataclass(frozen=True, eq=False)
 class _Costs:
-    """What a little more of each client costs in noise, in units of the highest such cost where p = u."""
+    """Marginal noise costs of the clients, in units of the highest such cost where p = u."""
 
     share: Floats  # (N,)
     intercept: Floats  # (N,) in units of `highest`
@@ -162,12 +143,12 @@ class _Costs:
 
     @cached_property
     def at_share(self) -> Floats:
-        """(N,) what a little more of a client costs where p = u."""
+        """Return (N,) marginal noise costs where p = u."""
         return self.intercept + 2 * self.slope * self.share
 
     @cached_property
     def _masses(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """Levels and the mass that raising to them adds; levels and the mass that lowering to them frees.
+        """Return levels and the mass that raising to them adds; levels and the mass that lowering frees.
 
         Linear between levels. A client stops being lowered when nothing is left of it.
         """
@@ -182,7 +163,7 @@ class _Costs:
         return up, np.append(0.0, added), down, np.append(freed, 0.0)
 
     def _between(self, gap: float) -> Floats:
-        """(N,) share kept between lo and lo + gap, with lo such that what is freed equals what is added."""
+        """Return (N,) shares kept between lo and lo + gap, with lo such that as much is freed as is added."""
         if self.public.any():  # they take whatever is freed at no cost, so lo = 0
             p = np.minimum(self.share, np.maximum(gap - self.intercept, 0.0) * self.reach)
             freed = float((self.share - p).sum())
@@ -206,7 +187,7 @@ class _Costs:
         return p
 
     def _lowest(self, gap: float) -> float:
-        """lo from the sums over sorted clients: right but for the rounding of long sums."""
+        """Return lo from the sums over sorted clients: right but for the rounding of long sums."""
         up, added, down, freed = self._masses
 
         def adds(low: float) -> float:

@@ -1,4 +1,4 @@
-"""Which client saves in which rounds, and how its noise falls over time: shapes, to be scaled to the budget.
+"""Schedules of saving and spending, and how noise falls over them: shapes, to be scaled to the budget.
 
 Nothing here depends on data, and nothing certifies: a shape becomes noise once one factor for each client
 makes its whole schedule cost the budget.
@@ -6,15 +6,15 @@ makes its whole schedule cost the budget.
 
 import numpy as np
 
-from discretion.accounting.papers.time_adaptive import Saving
+from discretion.arrays import Floats, Ints
 from discretion.errors import PlanError
-from discretion.population import Floats, Ints
+from discretion.methods.papers.kiani import Saving
 
 STEEP = 40.0  # from here on exp(x) - 1 is exp(x) in doubles, and soon too large for them
 
 
-def saving(rounds: int, rate: Floats, saving_rate: Floats, spend_from: Ints) -> Saving:
-    """Who saves and for how long, checked; `Saving.rates` are the (T, N) rates q_n^t."""
+def checked_saving(rounds: int, rate: Floats, saving_rate: Floats, spend_from: Ints) -> Saving:
+    """Return who saves and for how long; `Saving.rates` are the (T, N) rates q_n^t."""
     if not ((saving_rate >= 0) & (saving_rate <= rate) & (rate > 0) & (rate <= 1)).all():
         raise PlanError("expected 0 <= saving rate <= rate <= 1 and a rate above 0 for every client")
     if not ((spend_from >= 1) & (spend_from <= rounds)).all():
@@ -23,7 +23,7 @@ def saving(rounds: int, rate: Floats, saving_rate: Floats, spend_from: Ints) -> 
 
 
 def assign(saving_rate: Floats, clip: Floats) -> Floats:
-    """(N,) the given rates, handed out so that they are in the order of the clips.
+    """Return the given (N,) rates, handed out in the order of the clips.
 
     Guarantees:
         No other way to hand them out has a larger sum of rate times clip (Theorem 3: rearrangement).
@@ -33,13 +33,15 @@ def assign(saving_rate: Floats, clip: Floats) -> Floats:
     return out
 
 
-def shape(saving: Saving, multiplier: Floats) -> Floats:
-    """(T, N) noise multipliers by the algorithm's recursion; `multiplier` (N,) is that of equal rounds.
+def noise_shape(saving: Saving, multiplier: Floats) -> Floats:
+    """Return (T, N) noise multipliers by the algorithm's recursion; (N,) `multiplier` is for equal rounds.
 
     In each round a client gets the noise with which the rounds that are left, this one included, would at
     its spending rate use up evenly what is left. What it then spends depends on its true rate. What is left
     is counted as Rényi divergence of order 2, log(1 + q² (exp(1/sigma²) - 1)), which adds up and is exact at
     any rate. The paper subtracts epsilons, which do not add up, and divides by one round less.
+
+    Nothing here certifies: one factor for each client is still to make its whole schedule cost the budget.
 
     Guarantees:
         By order 2 all is spent, and in no round more than in the next.
@@ -48,37 +50,20 @@ def shape(saving: Saving, multiplier: Floats) -> Floats:
     left = saving.rounds * _divergence(saving.rate, multiplier)
     out = []
     for t, rate in enumerate(saving.rates()):
-        out.append(_multiplier(saving.rate, left / (saving.rounds - t)))
+        out.append(_order_2_multiplier(saving.rate, left / (saving.rounds - t)))
         left = left - _divergence(rate, out[-1])
     return np.array(out)
 
 
-def optimal_shape(weight: Floats, rates: Floats) -> Floats:
-    """(T, N) noise multipliers, up to a factor, for rounds of importance w_t, (T,): sigma² ~ q² / sqrt(w).
-
-    Guarantees:
-        Without sampling, no noise of the same cost has less weighted variance, sum of w_t sigma_t². With
-        sampling this takes divergence as q² / sigma², and is near the best only.
-    """
-    if not (np.isfinite(weight) & (weight > 0)).all():
-        raise PlanError("a round without weight would get infinite noise: expected finite numbers above 0")
-    return np.asarray(rates * weight[:, None] ** -0.25)
-
-
-def weighted_noise(weight: Floats, rates: Floats, multiplier: Floats) -> Floats:
-    """(N,) mean over rounds, by importance, of the noise's variance in a mean update: sigma² / q²."""
-    return np.asarray(weight @ (multiplier / rates) ** 2 / weight.sum())
-
-
 def _divergence(rate: Floats, multiplier: Floats) -> Floats:
-    """(N,) of order 2 and one Poisson-sampled Gaussian round."""
+    """Return (N,) Rényi divergences of order 2 of one Poisson-sampled Gaussian round."""
     x = multiplier**-2.0
     with np.errstate(divide="ignore"):
         large = np.logaddexp(np.log1p(-(rate**2)), 2 * np.log(rate) + x)
     return np.where(x > STEEP, large, np.log1p(rate**2 * np.expm1(np.minimum(x, STEEP))))
 
 
-def _multiplier(rate: Floats, divergence: Floats) -> Floats:
-    """(N,) the inverse of `_divergence`."""
+def _order_2_multiplier(rate: Floats, divergence: Floats) -> Floats:
+    """Return (N,) noise multipliers: the inverse of `_divergence`."""
     x = np.log1p(np.expm1(np.minimum(divergence, STEEP)) / rate**2)
     return np.where(divergence > STEEP, divergence - 2 * np.log(rate), x) ** -0.5

@@ -1,0 +1,99 @@
+"""Parameters of methods: how an annotation declares type, bounds and meaning, and annotations in common."""
+
+import inspect
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from discretion.plan import plan
+
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+
+Rounds = Annotated[Count, Field(description="rounds of training")]
+Accounting = Annotated[
+    plan.Accounting,
+    Field(description="noise by exact accounting (tight) or by the paper's own formula (paper)"),
+]
+
+# every client takes part by a secret coin
+Rate = Annotated[Share, Field(description="each client's chance of taking part in a round (sampling rate)")]
+MeanRate = Annotated[Share, Field(description="mean of the clients' rates")]
+UpdateClip = Annotated[Positive, Field(description="bound on an update's norm (clipping norm)")]
+Groups = Annotated[Count, Field(description="groups of like budgets, at most")]
+Average = Annotated[
+    float,
+    Field(
+        ge=0,
+        lt=1,
+        description="the result is a mean of the models after each round, in which each model counts this "
+        "many times as much as the next; 0: the last model",
+    ),
+]
+
+# clients are drawn, and noise is added to every step on their records
+DrawRate = Annotated[Share, Field(description="draws in a round, as a share of the clients")]
+CohortRate = Annotated[Share, Field(description="cohort of a round, as a share of the clients")]
+RecordClip = Annotated[Positive, Field(description="bound on the norm of one record's gradient")]
+Steps = Annotated[Count, Field(description="noisy steps in a turn")]
+Batch = Annotated[Share, Field(description="chance of a record to be in a step's batch")]
+Tradeoff = Annotated[float, Field(ge=0, description="weight of noise against bias; 0: the default")]
+Reward = Annotated[Positive, Field(description="reward for each unit of privacy level")]
+Seed = Annotated[int, Field(ge=0, description="seed of the draws")]
+
+KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+BOUNDS = {Gt: ("gt", "above"), Ge: ("ge", "at least"), Lt: ("lt", "below"), Le: ("le", "at most")}
+
+
+@dataclass(frozen=True)
+class MethodParameter:
+    """One parameter of a method: type, bounds, default and meaning, as its annotation declares them."""
+
+    name: str
+    annotation: Any  # such as Annotated[float, Field(gt=0, description="…")]
+    default: Any  # inspect.Parameter.empty where a value must be given
+
+    @property
+    def required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+    @cached_property
+    def _field(self) -> FieldInfo:
+        return FieldInfo.from_annotation(self.annotation)
+
+    @property
+    def meaning(self) -> str:
+        """Return the description of the annotation's Field; empty where it has none."""
+        return self._field.description or ""
+
+    @property
+    def expected(self) -> str:
+        """Return the accepted values in words, such as "a number above 0 and at most 1"."""
+        kind = self._field.annotation
+        if get_origin(kind) is Literal:
+            return f"one of {', '.join(map(str, get_args(kind)))}"
+        bounds = [
+            f"{words} {getattr(bound, attribute):g}"
+            for bound in self._field.metadata
+            for known, (attribute, words) in BOUNDS.items()
+            if isinstance(bound, known)
+        ]
+        return ", ".join(filter(None, [KINDS.get(kind, str(kind)) if kind else "", " and ".join(bounds)]))
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether a value has the type and keeps the bounds; a text or a truth value is no number."""
+        kind = self._field.annotation
+        if (kind in (int, float) and isinstance(value, str | bool)) or (
+            kind is bool and isinstance(value, str)
+        ):
+            return False
+        try:
+            TypeAdapter(self.annotation, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
+        except ValidationError:
+            return False
+        return True

@@ -1,0 +1,1 @@
+"""Optimisation problems that methods solve, as functions of arrays."""
