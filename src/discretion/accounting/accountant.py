@@ -1,25 +1,31 @@
-"""What a plan has cost each client so far, by whichever accountant."""
+"""The accountants' interface, and what a plan has cost each client so far."""
 
 from typing import Protocol
 
+import numpy as np
+
 from discretion.accounting.pld import Pld
-from discretion.plan import Plan
-from discretion.population import Floats
-from discretion.steps import Steps
+from discretion.arrays import Floats
+from discretion.plan.plan import Plan
+from discretion.plan.steps import Steps
 
 
 class Accountant(Protocol):
-    """Turns Gaussian steps into an epsilon that is never too small."""
+    """An upper bound on the epsilon of Gaussian steps."""
 
     @property
     def name(self) -> str: ...
 
-    def epsilon(self, steps: Steps, delta: Floats) -> Floats: ...
+    def epsilon(self, steps: Steps, delta: Floats) -> Floats:
+        """Return (N,) an epsilon at (N,) `delta` that is never below the true one."""
+        ...
 
 
 TIGHT: Accountant = Pld()
 
 
-def spent(plan: Plan, delta: Floats, rounds: int | None = None, accountant: Accountant = TIGHT) -> Floats:
-    """(N,) epsilon at `delta` after the first `rounds` rounds, against who sees every model."""
-    return accountant.epsilon(plan.steps(rounds), delta)
+def spent(
+    plan: Plan, delta: float | Floats, rounds: int | None = None, accountant: Accountant = TIGHT
+) -> Floats:
+    """Return (N,) the epsilon at `delta` that clients are charged for `rounds` rounds, or for all."""
+    return accountant.epsilon(plan.steps(rounds), np.broadcast_to(delta, len(plan.clients)))

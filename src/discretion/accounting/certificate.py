@@ -1,69 +1,28 @@
-"""A certificate: for each client, how much a plan spends, in which unit, against whom, by whom counted."""
+"""Certificates: the epsilon that a plan spends for each client, against each adversary."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from discretion.accounting.spent import TIGHT, Accountant
+from discretion.accounting import fixed_size
+from discretion.accounting.accountant import TIGHT, Accountant
+from discretion.arrays import Floats, Ints, distinct
 from discretion.errors import BudgetError, PlanError
-from discretion.kinds import distinct
-from discretion.plan import ADVERSARIES, NOISE_AT, Adversary, NoiseAt, Plan, Randomness
-from discretion.population import Floats, Ints, Population
-from discretion.records import Record, dump, parse
+from discretion.plan.html_table import html_table, span
+from discretion.plan.phase import Phase
+from discretion.plan.plan import ADVERSARIES, Accounting, Adversary, NoiseAt, Plan, Randomness
+from discretion.plan.population import Population
+from discretion.plan.steps import Adjacency, Unit
 
-Format = Literal["discretion-certificate/2"]
-FORMAT: Format = "discretion-certificate/2"
-MOST_POINTS = 25  # of a spending curve
+MOST_POINTS = 25  # on a spending curve
 
-NOISE_FROM: dict[Randomness, str] = {
-    "seeded": "simulation: coins and noise from a seed; whoever knows the seed can take the noise off",
-    "cryptographic": "deployment: ChaCha20, keyed anew by the operating system for each block, and not kept",
-}
 ALSO_FIXED_SIZE = ", or Rényi for a fixed number (Wang, Balle and Kasiviswanathan 2019) where that is less"
-NO_SECURE_SUM = (
-    "the server, to which nothing is promised: without a secure sum it sees each client's answer, with that "
-    "client's own share of the noise, and not whether it took part"
-)
-ONE_PROCESS = ". In one process that plays every party, what clients draw is drawn for them"
-ON_A_GRID = "Gaussian rounded to a grid, drawn exactly; every accountant of the Gaussian holds"
-FLOATING = "Gaussian in floating point; what last bits of noise and sums tell (Mironov 2012) is not proved"
-
-
-def who(
-    adversary: Adversary,
-    noise_at: NoiseAt,
-    colluding: int,
-    dropout: float = 0.0,
-    promise: Adversary = "server",
-) -> str:
-    """In words: who the adversary is, what it knows, and what the promise rests on."""
-    if noise_at == "secure_sum" and adversary == "server" and promise != "server":
-        return NO_SECURE_SUM
-    if noise_at == "secure_sum":
-        failing = f"at most {dropout:.0%} of a pool's clients fail" if dropout else "no client fails"
-        rests = f"where {failing} to add their shares of the noise"
-        if adversary != "server":
-            rests += ", or the server adds what is missing, or releases nothing"
-        return f"{_who(adversary, noise_at, colluding)}; {rests}"
-    return _who(adversary, noise_at, colluding)
-
-
-def _who(adversary: Adversary, noise_at: NoiseAt, colluding: int) -> str:
-    if adversary == "public" or (adversary == "clients" and colluding == 0):
-        return "whoever sees every model that is released"
-    if colluding == 0:
-        return f"the server on its own; {NOISE_AT[noise_at]}"
-    several = f"{colluding} other clients together" if colluding != 1 else "any other client"
-    if adversary == "clients":
-        return f"{several}: they see every model, and know their own updates and shares of the noise"
-    return f"the server, with what {several} may tell it; {NOISE_AT[noise_at]}"
 
 
 @dataclass(frozen=True)
 class Spending:
-    """Epsilon over rounds for one client of each budget class: the one that spends most of its budget."""
+    """Epsilon over rounds for one client of each budget class: the client that spends most of its budget."""
 
     rounds: tuple[int, ...]
     classes: tuple[str, ...]
@@ -71,11 +30,11 @@ class Spending:
     epsilon: Floats  # (C, len(rounds))
 
     def after(self, done: int) -> Floats:
-        """(C,) epsilon after `done` rounds: at the next point, so never too small."""
+        """Return (C,) an upper bound on epsilon after `done` rounds: the value at the next point."""
         return self.epsilon[:, min(int(np.searchsorted(self.rounds, done)), len(self.rounds) - 1)]
 
     def share(self, done: int) -> float:
-        """The largest share of a budget that any client has spent after `done` rounds."""
+        """Return the largest share of a budget that any client has spent after `done` rounds."""
         return float(share_of(self.after(done), self.budget).max())
 
 
@@ -84,14 +43,15 @@ class Certificate:
     plan: str  # digest
     population: str  # digest
     method: str
-    unit: str
-    adjacency: str
+    unit: Unit
+    adjacency: Adjacency
     noise_at: NoiseAt
     promise: Adversary  # the budget holds against this adversary and those before it
     colluding: int
     dropout: float  # share of a pool's clients that may fail to add their shares of the noise
-    noise: str  # where the random numbers come from, and what is proved of them
-    accounting: str  # paper: noise by a paper's own formula, which need not give what budgets ask
+    randomness: Randomness  # seeded: a simulation
+    grid: bool  # whether updates and noise are whole steps of a grid, and the noise is drawn exactly
+    accounting: Accounting  # paper: noise by a paper's own formula, which need not give what budgets ask
     reads: str  # what of the clients' data decides who trains
     rounds: int
     accountant: str
@@ -102,15 +62,28 @@ class Certificate:
     epsilon: Mapping[Adversary, Floats]  # (N,) against each adversary, promised or not
     spending: Spending
 
-    @property
-    def against(self) -> dict[Adversary, str]:
-        """Who the adversaries are, in words."""
-        facts = self.noise_at, self.colluding, self.dropout, self.promise
-        return {name: who(name, *facts) for name in ADVERSARIES}
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
+        return f"<Certificate {self.method}: {facts}>"
+
+    def _repr_html_(self) -> str:
+        who = {f"epsilon, {name}": span(e.min(), e.max()) for name, e in self.epsilon.items()}
+        more = {"adjacency": self.adjacency, "noise at": self.noise_at, "accountant": self.accountant}
+        return html_table(f"Certificate: {self.method}", self._facts() | who | more)
+
+    def _facts(self) -> dict[str, object]:
+        worst = int(np.argmax(self.share))
+        return {
+            "rounds": self.rounds,
+            "clients": len(self.clients),
+            "unit": self.unit,
+            "promise": self.promise,
+            "worst spending": f"{self.spent[worst]:.4g} of {self.budget[worst]:.4g}",
+        }
 
     @property
     def share(self) -> Floats:
-        """(N,) of its budget that each client spends; nothing of an infinite one."""
+        """(N,) share of its budget that each client spends; 0 of an infinite budget."""
         return share_of(self.spent, self.budget)
 
     @property
@@ -119,18 +92,19 @@ class Certificate:
 
     @property
     def overspent(self) -> np.ndarray:
-        """The numbers of the clients whose budget the plan would pass."""
+        """Numbers of the clients whose budgets the plan would exceed."""
         return np.flatnonzero(~(self.spent <= self.budget))
 
     def require(self, plan: Plan, accept_no_privacy: bool = False) -> None:
-        """Raise unless this certificate is of exactly this plan and every client stays in budget.
+        """Raise unless this certificate is of exactly this plan and every client stays within budget.
 
-        A plan that promises nothing to anybody passes only where that is accepted aloud.
+        A plan with an infinite epsilon for every client, or one in paper mode that overspends, passes only
+        with `accept_no_privacy`.
         """
         if plan.digest() != self.plan:
             raise PlanError(
-                f"this certificate is of plan {self.plan[:12]}…, not of {plan.digest()[:12]}…: "
-                "the plan was changed after it was certified. Plan again, or put it back."
+                f"found a certificate of plan {self.plan[:12]}…, expected one of plan {plan.digest()[:12]}…: "
+                "the plan was changed after it was certified. Plan again, or restore the plan."
             )
         over = self.overspent
         accepted = accept_no_privacy and (self.promises_nothing or plan.accounting == "paper")
@@ -145,132 +119,43 @@ class Certificate:
         raise BudgetError(overspend_message(self))
 
     def to_json(self) -> str:
-        return dump(
-            {
-                "format": FORMAT,
-                "plan": self.plan,
-                "population": self.population,
-                "method": self.method,
-                "unit": self.unit,
-                "adjacency": self.adjacency,
-                "noise_at": self.noise_at,
-                "promise": self.promise,
-                "colluding": self.colluding,
-                **({"dropout": self.dropout} if self.dropout else {}),
-                "noise": self.noise,
-                "accounting": self.accounting,
-                "reads": self.reads,
-                "rounds": self.rounds,
-                "accountant": self.accountant,
-                "against": dict(self.against),
-                "clients": list(self.clients),
-                "budget": self.budget.tolist(),
-                "delta": self.delta.tolist(),
-                "spent": self.spent.tolist(),
-                "epsilon": {name: values.tolist() for name, values in self.epsilon.items()},
-                "spending": {
-                    "rounds": list(self.spending.rounds),
-                    "classes": list(self.spending.classes),
-                    "budget": self.spending.budget.tolist(),
-                    "epsilon": self.spending.epsilon.tolist(),
-                },
-            }
-        )
+        """Return the certificate as JSON text."""
+        from discretion.accounting import certificate_json
+
+        return certificate_json.certificate_to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> "Certificate":
-        record = parse(text, CertificateRecord, "certificate")
-        columns = [record.budget, record.delta, record.spent, *record.epsilon.values()]
-        lengths = {len(column) for column in columns}
-        if lengths != {len(record.clients)} or set(record.epsilon) != set(ADVERSARIES):
-            raise PlanError(
-                "not a certificate of Discretion: it needs one entry for each client, against each of "
-                f"{', '.join(ADVERSARIES)}"
-            )
-        curve = record.spending
-        tall = {len(curve.classes), len(curve.budget), len(curve.epsilon)}
-        wide = {len(curve.rounds), *(len(row) for row in curve.epsilon)}
-        if len(tall) != 1 or len(wide) != 1:
-            raise PlanError(
-                "not a certificate of Discretion: its spending needs one row for each class of budgets, and "
-                "in it one entry for each of the rounds"
-            )
-        return cls(
-            plan=record.plan,
-            population=record.population,
-            method=record.method,
-            unit=record.unit,
-            adjacency=record.adjacency,
-            noise_at=record.noise_at,
-            promise=record.promise,
-            colluding=record.colluding,
-            dropout=record.dropout,
-            noise=record.noise,
-            accounting=record.accounting,
-            reads=record.reads,
-            rounds=record.rounds,
-            accountant=record.accountant,
-            clients=tuple(record.clients),
-            budget=np.array(record.budget),
-            delta=np.array(record.delta),
-            spent=np.array(record.spent),
-            epsilon={name: np.array(record.epsilon[name]) for name in ADVERSARIES},
-            spending=Spending(
-                tuple(curve.rounds), tuple(curve.classes), np.array(curve.budget), np.array(curve.epsilon)
-            ),
-        )
+        """Read a certificate from JSON text; raise `PlanError` for text that is not exactly one."""
+        from discretion.accounting import certificate_json
 
-
-class SpendingRecord(Record):
-    rounds: list[int]
-    classes: list[str]
-    budget: list[float]
-    epsilon: list[list[float]]
-
-
-class CertificateRecord(Record):
-    format: Format
-    plan: str
-    population: str
-    method: str
-    unit: str
-    adjacency: str
-    noise_at: NoiseAt
-    promise: Adversary
-    colluding: int
-    dropout: float = 0.0
-    noise: str
-    accounting: str
-    reads: str
-    rounds: int
-    accountant: str
-    against: dict[str, str]
-    clients: list[str]
-    budget: list[float]
-    delta: list[float]
-    spent: list[float]
-    epsilon: dict[Adversary, list[float]]
-    spending: SpendingRecord
+        return certificate_json.certificate_from_json(text)
 
 
 def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) -> Certificate:
-    """Compute what `plan` spends for each client of `population`; says so, and does not judge.
+    """Return the certificate of a plan: what it spends for each client, within budget or not.
 
     Guarantees:
-        Every epsilon is an upper bound at the client's own delta, for the coins, clips and noise in the
-        plan, by what each adversary sees (`Plan.view`). Where the server draws the noise it sees the
-        updates, so against it epsilon is infinite.
+        Every epsilon is an upper bound at the client's own delta, for the sampling rates, clips and noise in
+        the plan, by what each adversary sees (`Plan.view`). Where the server draws the noise, the server sees
+        the updates, so against the server epsilon is infinite.
     """
+    if type(plan) is not Plan or any(type(phase) is not Phase for phase in plan.phases):
+        raise PlanError(
+            f"expected a Plan of Phases, found {type(plan).__name__} of "
+            f"{', '.join(sorted({type(phase).__name__ for phase in plan.phases}))}: what a subclass says of "
+            "itself is not certified"
+        )
     if plan.clients != population.client:
         raise PlanError(
-            "the plan and the population name different clients, or in another order: "
-            f"{len(plan.clients)} in the plan, {len(population)} in the population"
+            "plan and population must name the same clients in the same order; found different clients, "
+            f"{len(plan.clients)} in the plan, {len(population)} in the population: plan again"
         )
     as_charged = plan.steps()
     charged = accountant.epsilon(as_charged, population.delta)
     epsilon = {}
     for name in ADVERSARIES:
-        seen = plan.steps(against=name)  # most see what is charged for: that is known
+        seen = plan.steps(against=name)  # often what is charged, which is computed already
         same = np.array_equal(seen.rate, as_charged.rate)
         same = same and np.array_equal(seen.multiplier, as_charged.multiplier)
         epsilon[name] = charged if same else accountant.epsilon(seen, population.delta)
@@ -288,8 +173,8 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
         promise=plan.promise,
         colluding=plan.colluding,
         dropout=plan.dropout,
-        noise=f"{NOISE_FROM[plan.randomness]}. {ON_A_GRID if plan.grid else FLOATING}"
-        + ("" if plan.noise_at == "server" else ONE_PROCESS),
+        randomness=plan.randomness,
+        grid=plan.grid is not None,
         accounting=plan.accounting,
         reads=plan.reads,
         rounds=plan.rounds,
@@ -304,18 +189,16 @@ def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) 
 
 
 def _fixed_size_charged(plan: Plan, delta: Floats, rounds: int) -> Floats:
-    """(N,) the largest of what `_fixed_size` says of the adversaries that are promised."""
+    """Return (N,) the largest epsilon of `_fixed_size` against any promised adversary."""
     promised = ADVERSARIES[: ADVERSARIES.index(plan.promise) + 1]
     return np.asarray(np.maximum.reduce([_fixed_size(plan, delta, name, rounds) for name in promised]))
 
 
 def _fixed_size(plan: Plan, delta: Floats, against: Adversary, rounds: int) -> Floats:
-    """(N,) epsilon of `rounds` rounds that draw a fixed number, all alike; see `papers.fixed_size`.
+    """Return (N,) epsilon of `rounds` equal rounds under fixed-size sampling; see `accounting.fixed_size`.
 
-    Whoever knows of some clients that they were left out knows that the others are drawn the more often.
+    An adversary that knows some clients to be left out knows that the others have a higher sampling rate.
     """
-    from discretion.accounting.papers import fixed_size
-
     found = np.full(len(delta), np.inf)
     sees_who_is_drawn = plan.noise_at == "clients" and against == "server"
     if len(plan.phases) > 1 or sees_who_is_drawn:
@@ -325,7 +208,7 @@ def _fixed_size(plan: Plan, delta: Floats, against: Adversary, rounds: int) -> F
     known = 0 if against == "public" else np.minimum(plan.colluding, members - 1)
     chance = phase.drawn / np.maximum(members - known, 1)
     rate = np.minimum(chance, 1.0)[phase.pool]
-    multiplier = 2 * plan.view(phase, against)[1]  # there the two clips are in
+    multiplier = 2 * plan.view(phase, against)[1]  # noise over one clip: `view` divides by two clips
     found[rate == 0] = 0.0
     some = (rate > 0) & (multiplier > 0) & np.isfinite(multiplier)
     if some.any():
@@ -344,7 +227,7 @@ def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: A
             np.minimum(each, _fixed_size_charged(plan, population.delta, int(t))[worst])
             for each, t in zip(curve, points, strict=True)
         ]
-    # an upper bound on later epsilons is one on earlier ones
+    # an upper bound on a later epsilon is one on every earlier epsilon
     curve = list(np.minimum(np.maximum.accumulate(curve), epsilon[worst]))
     return Spending(
         rounds=(0, *points.tolist()),
@@ -355,17 +238,18 @@ def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: A
 
 
 def worst_of(member: Ints, share: Floats) -> Ints:
-    """(C,) in each class, by its number in (N,) `member`, the client that spends most of its budget."""
+    """Return (C,) the client of each class that spends most of its budget; (N,) `member` has the classes."""
     return np.array([np.flatnonzero(member == k)[np.argmax(share[member == k])] for k in np.unique(member)])
 
 
 def share_of(spent: Floats, budget: Floats) -> Floats:
-    """Spent over budget, and 0 where the budget is infinite."""
+    """Return spent over budget, and 0 where the budget is infinite."""
     finite = np.isfinite(budget)
     return np.where(finite, spent / np.where(finite, budget, 1.0), 0.0)
 
 
 def overspend_message(certificate: Certificate) -> str:
+    """Return an error message with the first five clients that would overspend, and the worst."""
     over = certificate.overspent
     excess = certificate.spent[over] - certificate.budget[over]
     worst = over[int(np.argmax(excess))]

@@ -1,23 +1,23 @@
-"""A Rényi privacy filter: may one more step be taken, where steps are chosen in the light of earlier ones?"""
+"""Rényi privacy filter: the epsilon of steps that may be chosen in the light of earlier releases."""
 
 import math
 
 import numpy as np
 
 from discretion.accounting.renyi import ORDERS
-from discretion.population import Floats, Ints
+from discretion.arrays import Floats, Ints
 
-RUNGS = np.array([0.5, 0.65, 0.8, 1.0])  # of a ladder, times the (order - 1) that suits a plain Gaussian
-BOUNDLESS = 8.0  # epsilon whose ladder clients without a budget get
-NEWTON = 10  # steps; what they leave open is bounded and added
-ROUNDING_UP = 1e-9  # share of epsilon that is added, many times all errors of rounding
+RUNGS = np.array([0.5, 0.65, 0.8, 1.0])  # factors on the best (order - 1) of a Gaussian without sampling
+BOUNDLESS = 8.0  # epsilon whose ladder is used for infinite budgets
+NEWTON = 10  # steps; a bound on the error that they leave is added
+ROUNDING_UP = 1e-9  # share of epsilon that is added: many times all rounding errors
 
 
 def ladder(epsilon: Floats, delta: Floats) -> Ints:
-    """(N, rungs) which of ORDERS count for a client: from its budget only, once and for all.
+    """Return (N, rungs) the Rényi orders of each client, as numbers in ORDERS: fixed by its budget alone.
 
-    They lie at and below the order at which a Gaussian without sampling gets most out of (epsilon, delta):
-    sampling makes lower ones better. An order may be there twice, which does no harm.
+    The orders lie at and below the best order of a Gaussian without sampling at (epsilon, delta): with
+    sampling, lower orders are better. An order may occur twice, which does no harm.
     """
     budget = np.where(np.isinf(epsilon), BOUNDLESS, epsilon)[:, None]
     with np.errstate(divide="ignore"):
@@ -30,11 +30,11 @@ def ladder(epsilon: Floats, delta: Floats) -> Ints:
 
 
 def spent(divergence: Floats, delta: Floats, ladder: Ints) -> Floats:
-    """(N,) epsilon at `delta` of steps with these sums of divergences (N, orders), however they were chosen.
+    """Return (N,) the epsilon at `delta` of adaptively chosen steps, from (N, orders) sums of divergences.
 
-    A step may be taken if, with it, this is at most the client's budget. Rate, multiplier and number of
-    steps may depend on all that was released before and on the other clients, not on the client's own data
-    or coins in another way. A step that was refused is not taken and not added; a smaller one may follow.
+    A step may be taken if the epsilon with the step is at most the client's budget. Rate, multiplier and
+    number of steps may depend on everything released before and on the other clients, but not in any other
+    way on the client's own data or coins. A refused step is not taken and not added; a smaller may follow.
 
     Proof (after Feldman and Zrnic 2021 and Lécuyer 2021, with a mixture in place of one order). Let L be
     the privacy loss log dP/dQ of all that was released so far, with and without the client or the other
@@ -51,14 +51,14 @@ def spent(divergence: Floats, delta: Floats, ladder: Ints) -> Floats:
     and that is (budget, delta)-privacy. A client that took no step has L = 0 and nothing to prove.
     The orders have to be fixed before the first step: the best ones in hindsight are no such mean.
 
-    One order alone would give the conversion of Canonne, Kamath and Steinke 2020. The mean gives at most
-    the least of theirs over the rungs at delta / M each, and less where rungs help one another.
+    A single order would give the conversion of Canonne, Kamath and Steinke 2020. The mean gives at most the
+    least of their conversions over the rungs at delta / M each, and less where several rungs contribute.
 
     Guarantees:
         Never negative; 0 where nothing was spent; infinite where every rung is.
         Never above the least conversion over the rungs at delta / M.
         Never falls as divergences grow, and does not depend on the order of the steps.
-        Not an odometer: what holds is the promise for a budget that was fixed beforehand.
+        A filter, not an odometer: the guarantee is for a budget that was fixed beforehand.
     """
     rungs = ORDERS[ladder]
     total = np.take_along_axis(divergence, ladder, axis=1)
@@ -79,7 +79,7 @@ def spent(divergence: Floats, delta: Floats, ladder: Ints) -> Floats:
 
 
 def _derivative(loss: Floats, total: Floats, share: Floats, rungs: Floats) -> tuple[Floats, Floats, Floats]:
-    """(N,) log of delta (W + dW/dl) at `loss`, its slope, and delta W."""
+    """Return (N,) log of delta (W + dW/dl) at `loss`, (N,) its slope, and (N,) delta W."""
     logs = share + (rungs - 1) * (loss[:, None] - total)
     terms = np.exp(logs)
     weighed = rungs * terms

@@ -1,8 +1,8 @@
-"""A fixed number of clients, or records, drawn without replacement: the bounds between which epsilon lies.
+"""Fixed-size sampling without replacement, of clients or records: lower and upper bounds on epsilon.
 
-Xu, Zhang and Huang (records) and Xu, Hu and Kotevska (clients) draw like this and charge for one clip, the
-latter as if everybody tossed a coin of its own. But whoever is not drawn is replaced by another, who may send
-the opposite: two clips.
+Xu, Zhang and Huang (records) and Xu, Hu and Kotevska (clients) sample like this and charge for one clip, the
+latter as if under Poisson sampling. But a client that is not drawn makes room for another client, which may
+send the opposite update: the sensitivity is two clips.
 """
 
 import math
@@ -12,8 +12,8 @@ from scipy.special import gammaln, logsumexp
 
 from discretion.accounting.pld import Pld
 from discretion.accounting.renyi import convert
-from discretion.population import Floats
-from discretion.steps import Steps
+from discretion.arrays import Floats
+from discretion.plan.steps import Steps
 
 ORDERS = np.arange(2.0, 257.0)
 EVEN = np.arange(2.0, 258.0, 2.0)
@@ -22,7 +22,7 @@ TAIL_SIGMAS = 30  # x^256 exp(-x²/2) is largest at 16
 
 
 def at_least(rate: Floats, multiplier: Floats, rounds: int, delta: Floats) -> Floats:
-    """(N,) what epsilon cannot be below, up to the thousandth to which PLD is tight.
+    """Return (N,) a lower bound on epsilon, up to the thousandth to which PLD is tight.
 
     If all the others send the opposite of a client's update, the sum is (1 - q) N(0) + q N(2C) with the
     client and N(0) without: a sampled Gaussian of half the multiplier. That holds whether a client is
@@ -32,10 +32,10 @@ def at_least(rate: Floats, multiplier: Floats, rounds: int, delta: Floats) -> Fl
 
 
 def at_most(rate: Floats, multiplier: Floats, rounds: int, delta: Floats) -> Floats:
-    """(N,) an upper bound on epsilon where a client is replaced by another, so that their number is public.
+    """Return (N,) an upper bound on epsilon under replace adjacency, where the number of clients is public.
 
-    Wang, Balle and Kasiviswanathan 2019, Theorem 27 (at integer orders), and never more than without
-    sampling.
+    Wang, Balle and Kasiviswanathan 2019, Theorem 27 (at integer orders), and never more than the epsilon
+    without sampling.
     """
     pairs = zip(rate.tolist(), multiplier.tolist(), strict=True)
     divergence = np.array([_curve(q, s / 2) for q, s in pairs])
@@ -43,7 +43,7 @@ def at_most(rate: Floats, multiplier: Floats, rounds: int, delta: Floats) -> Flo
 
 
 def _curve(rate: float, multiplier: float) -> Floats:
-    """(orders,) with the multiplier of twice the clip."""
+    """Return (orders,) the Rényi divergence of one round; `multiplier` is noise over two clips."""
     whole = ORDERS / 2 / multiplier**2
     if rate == 1:
         return whole
@@ -59,7 +59,7 @@ def _curve(rate: float, multiplier: float) -> Floats:
 
 
 def _log_moments(multiplier: float) -> Floats:
-    """(even,) log E[(P/Q - 1)^j] for j = 2, 4, ..., with P = N(1, s²) and Q = N(0, s²), under Q."""
+    """Return (even,) log E[(P/Q - 1)^j] for j = 2, 4, ..., with P = N(1, s²) and Q = N(0, s²), under Q."""
     step = min(STEP, multiplier / 4)
     x = np.arange(-TAIL_SIGMAS, EVEN[-1] / multiplier + TAIL_SIGMAS, step)
     loss = x / multiplier - 0.5 / multiplier**2

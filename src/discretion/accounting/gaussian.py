@@ -1,16 +1,16 @@
-"""The exact cost of Gaussian steps without sampling: they compose to one Gaussian, in closed form."""
+"""Exact epsilon and delta of the Gaussian mechanism without sampling, in closed form."""
 
 import numpy as np
 from scipy.special import log_ndtr
 
-from discretion.population import Floats
+from discretion.arrays import Floats
 
 HALVINGS = 100
-ENORMOUS = 1e6  # shifts from here on get the bound of concentrated privacy, which is as good
+ENORMOUS = 1e6  # shift from which the bound by concentrated privacy is used, which is as good there
 
 
 def delta_of(epsilon: Floats, mu: Floats) -> Floats:
-    """The smallest delta at `epsilon` for a Gaussian of shift `mu` standard deviations."""
+    """Return the smallest delta at `epsilon` for a Gaussian that is shifted by `mu` standard deviations."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         one = np.exp(log_ndtr(mu / 2 - epsilon / mu))
         two = np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
@@ -19,7 +19,7 @@ def delta_of(epsilon: Floats, mu: Floats) -> Floats:
 
 
 def epsilon_of(mu: Floats, delta: Floats) -> Floats:
-    """The smallest epsilon at `delta`, rounded up by bisection; infinite for an infinite shift."""
+    """Return the smallest epsilon at `delta`, rounded up by bisection; infinite for an infinite shift."""
     mu, delta = np.broadcast_arrays(np.asarray(mu, float), np.asarray(delta, float))
     with np.errstate(over="ignore", divide="ignore"):
         bound = mu**2 / 2 + mu * np.sqrt(-2 * np.log(delta))  # Bun and Steinke 2016
@@ -35,12 +35,10 @@ def epsilon_of(mu: Floats, delta: Floats) -> Floats:
 
 
 def shift_of(epsilon: Floats, delta: Floats) -> Floats:
-    """About the largest shift that stays within (epsilon, delta)."""
+    """Return about the largest shift that stays within (epsilon, delta)."""
     epsilon, delta = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(delta, float))
-    low, high = (
-        np.zeros(epsilon.shape),
-        20 + np.sqrt(2 * np.maximum(epsilon, 0.0)),
-    )  # there, delta is 1 to all digits
+    low = np.zeros(epsilon.shape)
+    high = 20 + np.sqrt(2 * np.maximum(epsilon, 0.0))  # there, delta is 1 to all digits
     for _ in range(HALVINGS):
         middle = low + (high - low) / 2
         safe = delta_of(epsilon, middle) <= delta

@@ -1,4 +1,4 @@
-"""Privacy losses of sampled Gaussian steps on a grid, composed so that nothing is ever understated.
+"""Privacy loss distributions of sampled Gaussian steps on a grid, composed without ever understating epsilon.
 
 One step adds noise of `multiplier` to a sum that a client enters with probability `rate`. With and
 without the client it releases, at worst, P = (1 - rate) N(0, s²) + rate N(1, s²) and Q = N(0, s²), and
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtr
 
-from discretion.population import Floats, Ints
+from discretion.arrays import Floats, Ints
 
 Complexes = npt.NDArray[np.complex128]
 
@@ -41,7 +41,7 @@ class Losses:
 
 
 @dataclass(frozen=True)
-class View:
+class LossView:
     """Which stretch of the composed loss to compute: `size` grid points from `bottom` upwards."""
 
     tilt: Floats  # (K, 1) above 0: weigh a loss by exp(tilt * loss) while composing
@@ -54,7 +54,7 @@ class View:
 def discretise(
     rate: Floats, multiplier: Floats, spacing: Floats, first: Ints, bins: Ints, columns: int
 ) -> tuple[Losses, Losses]:
-    """The losses of S steps of K clients: when the client is removed, and when added.
+    """Return the discrete losses of S steps of K clients: with the client removed, and with it added.
 
     Everything is (K, S, 1); the spacing may be (K, 1, 1). The grid is log(1 - rate) + i * spacing for
     i = first, ..., first + bins - 1, so that it meets the least possible loss (it is i * spacing where the
@@ -116,7 +116,7 @@ def discretise(
 
 
 def _between(threshold: Floats) -> tuple[Floats, Floats]:
-    """Standard normal mass below, between and above thresholds (..., B), and a bound on its rounding.
+    """Return the standard normal mass below, between and above (..., B) thresholds, and a bound on its error.
 
     Each difference is taken on the side where both terms are small, so that tails keep their digits.
     """
@@ -140,8 +140,8 @@ def _between(threshold: Floats) -> tuple[Floats, Floats]:
     return mass, slip
 
 
-def epsilon(parts: Sequence[tuple[Losses, Floats]], delta: Floats, view: View) -> Floats:
-    """(K, 1) an upper bound on the epsilon at `delta` of all parts together, each taken count times.
+def epsilon(parts: Sequence[tuple[Losses, Floats]], delta: Floats, view: LossView) -> Floats:
+    """Return (K, 1) an upper bound on the epsilon at `delta` of all parts together, each taken count times.
 
     `parts` holds losses on the grid of `view`, with counts (K, S, 1); `delta` is (K, 1). Infinite where
     the view does not reach high enough.
@@ -200,9 +200,9 @@ def epsilon(parts: Sequence[tuple[Losses, Floats]], delta: Floats, view: View) -
 
 
 def _root(
-    composed: Floats, loss: Floats, infinite: Floats, scale: Floats, delta: Floats, view: View
+    composed: Floats, loss: Floats, infinite: Floats, scale: Floats, delta: Floats, view: LossView
 ) -> Floats:
-    """(K, 1) the least loss in view at which the curve is at most `delta`, exact between grid points.
+    """Return (K, 1) the least loss in view at which the curve is at most `delta`, exact between grid points.
 
     With the true masses c_i = composed_i exp(-tilt (loss_i - aim)), the curve falls from loss_(j-1) to
     loss_j by (1 - exp(-spacing)) slope_j, where slope_j = sum over i >= j of c_i exp(loss_j - loss_i):
@@ -235,12 +235,12 @@ def _root(
 
 
 def _from_above(terms: Floats) -> Floats:
-    """Sums over this and all later columns."""
+    """Return, for each column, the sum over it and all later columns."""
     return np.cumsum(terms[:, ::-1], axis=1)[:, ::-1]
 
 
 def _fold(mass: Floats, size: int) -> Floats:
-    """(K, S, B) masses wound around a circle of `size` points."""
+    """Return (K, S, size) the (K, S, B) masses wrapped around a circle of `size` points."""
     *rows, bins = mass.shape
     if bins % size:
         mass = np.concatenate([mass, np.zeros((*rows, -bins % size))], axis=-1)
@@ -248,7 +248,7 @@ def _fold(mass: Floats, size: int) -> Floats:
 
 
 def _transform_error(size: int) -> float:
-    """Of a fast Fourier transform, relative, in the Euclidean norm (Higham 2002, theorem 24.2)."""
+    """Return the relative error of a fast Fourier transform in Euclidean norm (Higham 2002, theorem 24.2)."""
     return float(8 * UNIT * np.log2(size))
 
 
@@ -256,11 +256,11 @@ Spectra = list[tuple[Complexes, Floats, Floats]]  # (K, S, F), (K, S, 1) its err
 
 
 def _spectra(masses: Sequence[tuple[Floats, Floats]], size: int) -> Spectra:
-    """The lowest frequencies of (K, S, B) masses that sum to 1, each with its error and its count.
+    """Return the lowest frequencies of (K, S, B) masses that sum to 1, each with its error and its count.
 
-    The error is a bound on the Euclidean norm over all frequencies. Where there are many steps, only
-    those frequencies that the product of all can still hold: summed one by one where they are few. A sum
-    of B products, with cosines that are right to 16 UNIT, is right to (B + 16) UNIT.
+    The error is a bound on the Euclidean norm over all frequencies. For many steps, only the frequencies at
+    which the product of all spectra may matter are computed, one by one where they are few. A sum of B
+    products, with cosines accurate to 16 UNIT, is accurate to (B + 16) UNIT.
     """
     kept, bins = size // 2 + 1, []
     if sum(mass.shape[1] for mass, _ in masses) >= MANY:
@@ -283,7 +283,7 @@ def _spectra(masses: Sequence[tuple[Floats, Floats]], size: int) -> Spectra:
 
 
 def _times(mass: Floats, waves: Floats) -> Floats:
-    """mass @ waves, in blocks too small to be divided among threads: else their number would show."""
+    """Return mass @ waves, in blocks too small for several threads, whose number would change last digits."""
     rows, bins, columns = BLOCK
     *shape, length = mass.shape
     mass = mass.reshape(-1, length)
@@ -296,7 +296,7 @@ def _times(mass: Floats, waves: Floats) -> Floats:
 
 
 def _heard(masses: Sequence[tuple[Floats, Floats]], size: int) -> int:
-    """How many frequencies there are up to the last at which the product of all may be above NEGLIGIBLE.
+    """Return the number of frequencies up to the last at which the product of all may exceed NEGLIGIBLE.
 
     No spectrum exceeds 1, so the product of some, every HEARD-th, bounds that of all. A product of powers
     is at most the power of the mean: with n steps in all, |product|² is at most (mean of |spectrum|²)^n.
@@ -322,7 +322,7 @@ def _heard(masses: Sequence[tuple[Floats, Floats]], size: int) -> int:
 
 
 def _product(spectra: Spectra, size: int) -> tuple[Complexes, Floats]:
-    """The product of spectra to whole powers, (K, F), and a bound (K, 1) on its rounding.
+    """Return (K, F) the product of spectra to integer powers, and (K, 1) a bound on its rounding error.
 
     As |a^n - b^n| <= n |a - b| max(|a|, |b|)^(n - 1), and by Cauchy and Schwarz, no point of the
     inverse transform of the product is wrong by more than the bound, which also covers the rounding of the
@@ -332,8 +332,8 @@ def _product(spectra: Spectra, size: int) -> tuple[Complexes, Floats]:
     log_size = np.zeros(log_sizes[0][:, 0].shape)  # of the product
     for own, (_, _, count) in zip(log_sizes, spectra, strict=True):
         log_size += (count * own).sum(axis=1)
-    # where each client's own spectrum ends, and a sum that adds one by one: so no client's answer depends,
-    # even in its last digit, on who is computed beside it
+    # each client's own end of the spectrum, and a sequential sum: no client's answer depends, even in its
+    # last digit, on the clients computed beside it
     ends = len(log_size[0]) - np.argmax((log_size > np.log(NEGLIGIBLE))[:, ::-1], axis=1)
     kept = int(ends.max())
     mine = np.arange(kept) < ends[:, None]

@@ -1,6 +1,7 @@
-"""Tight accounting by privacy loss distributions: what to compute, and where to look.
+"""Tight accountant by privacy loss distributions (PLD), vectorised over clients.
 
-That an epsilon is never too small rests on `losses` alone: nothing chosen here can make it so.
+This module chooses grids and windows. That no epsilon is too small rests on `losses` alone: no choice made
+here can understate an epsilon.
 """
 
 import hashlib
@@ -16,28 +17,27 @@ import numpy.typing as npt
 from scipy.special import erf
 
 from discretion.accounting import gaussian, losses, reference, saddle
-from discretion.accounting.losses import View
+from discretion.accounting.losses import LossView
 from discretion.accounting.saddle import Compositions, Look
+from discretion.arrays import Floats, Ints, chunks, distinct
 from discretion.errors import PlanError
-from discretion.kinds import distinct
-from discretion.population import Floats, Ints
-from discretion.steps import Steps
+from discretion.plan.steps import Steps
 
 Bools = npt.NDArray[np.bool_]
 Result = TypeVar("Result")
 
-STEEPEST = 500.0  # largest range of a single step's loss; exp() has to stay finite
-SMALLEST = 1e-100  # probability that is worked with; tails of the normal distribution end at 1e-308
-LARGEST = 1e9  # multiplier that is worth a grid
-ALIKE = 1.25  # grids of single steps that differ by less are worked on together
-MISS = 0.05  # share of epsilon by which a first look may be beside it
-CLOSER = (1, 4, 16, 64, 256)  # times finer grids for those
-SETTLED = 3e-3  # share of epsilon; a bound that changes less is tight
-AT_ONCE = 32  # clients whose looks are found together
-TOGETHER = 2**16  # array elements that are worked on at once
+STEEPEST = 500.0  # largest range of a single step's loss: exp() must stay finite
+SMALLEST = 1e-100  # smallest probability that is used; normal tails underflow at 1e-308
+LARGEST = 1e9  # largest multiplier that is worth a grid
+ALIKE = 1.25  # single steps whose grid lengths differ by a smaller factor are computed together
+MISS = 0.05  # share of epsilon by which a first estimate may miss it
+CLOSER = (1, 4, 16, 64, 256)  # refinements of the grid where the estimate missed
+SETTLED = 3e-3  # share of epsilon: a bound that changes less under refinement is tight
+AT_ONCE = 32  # clients whose windows are found together
+TOGETHER = 2**16  # array elements computed at once
 THREADS = min(os.cpu_count() or 1, 8)
-REMEMBERED = 100_000
-REFERRED = 1e6  # points of dp-accounting's grids, which take it seconds
+REMEMBERED = 100_000  # answers kept
+REFERRED = 1e6  # grid points up to which dp-accounting is asked, which takes seconds
 
 
 class Pld:
@@ -53,17 +53,17 @@ class Pld:
         grids still changed the answer, `tight` says no. Then the answer is the least of three bounds: what
         was found, dp-accounting's (see `reference`) where that can be had, and the exact epsilon of the
         same steps without sampling.
-        Nobody's epsilon depends on who is computed beside, or on how many threads.
+        No client's epsilon depends on the clients computed beside it, or on the number of threads.
     """
 
     name = "PLD"
 
     def epsilon(self, steps: Steps, delta: Floats) -> Floats:
-        """(N,) an upper bound on the epsilon at `delta` of all steps together."""
+        """Return (N,) an upper bound on the epsilon at `delta` of all steps together."""
         return np.asarray(_answers(steps, delta)[0])
 
     def tight(self, steps: Steps, delta: Floats) -> Bools:
-        """(N,) whether that epsilon is close to the true one; if not, it is only known not to be less."""
+        """Return (N,) whether that epsilon is close to the true one; if not, it is only an upper bound."""
         return np.asarray(_answers(steps, delta)[1] == 1)
 
 
@@ -71,9 +71,9 @@ _known: dict[bytes, tuple[float, float]] = {}  # steps and delta: epsilon, and 1
 
 
 def _answers(steps: Steps, delta: Floats) -> Floats:
-    """(2, N) epsilon, and 1 where it is tight."""
-    if not ((delta >= 0) & (delta <= 1)).all():
-        raise PlanError("these steps cannot be accounted for: a delta lies between 0 and 1")
+    """Return (2, N): epsilon, and 1 where it is tight."""
+    if not (sound := (delta >= 0) & (delta <= 1)).all():
+        raise PlanError(f"invalid delta: found {delta[~sound][0]:g}, expected a number between 0 and 1")
     merged = np.concatenate([*_merged(steps), delta[None]])  # (3 S + 1, N)
     kinds, where = distinct(merged)
     columns = np.moveaxis(kinds[:-1].reshape(3, len(steps), kinds.shape[1]), 2, 0)  # (K, 3, S)
@@ -85,7 +85,7 @@ def _answers(steps: Steps, delta: Floats) -> Floats:
         for column, length, end in zip(columns, lengths.tolist(), kinds[-1], strict=True)
     ]
     unknown = np.array([name not in _known for name in names], dtype=bool)
-    # clients with equally many different steps are computed together
+    # clients with the same number of different steps are computed together
     for length in np.unique(lengths[unknown]).tolist():
         who = np.flatnonzero(unknown & (lengths == length))
         rate, multiplier, count = np.moveaxis(columns[who, :, len(steps) - length :], 1, 0)
@@ -96,14 +96,14 @@ def _answers(steps: Steps, delta: Floats) -> Floats:
 
 
 def _merged(steps: Steps) -> Floats:
-    """(3, S, N) rate, multiplier and count of steps that cost anything, equal ones together, in order.
+    """Return (3, S, N) rate, multiplier and count of the steps that cost anything, merged and sorted.
 
-    What is left free comes first, as zeros: neither the order of steps nor free ones matter.
+    Equal steps are merged. Unused rows come first, as zeros, so that the order of steps does not matter.
     """
     table = np.array([steps.rate, steps.multiplier, steps.count], dtype=np.float64)
     costs = (steps.rate > 0) & (steps.count > 0) & (steps.multiplier < math.inf)
     table = _in_order(np.where(costs, table, 0.0))
-    last = np.ones(costs.shape, dtype=bool)  # of equal steps
+    last = np.ones(costs.shape, dtype=bool)  # whether a row is the last of equal steps
     last[:-1] = (table[:2, 1:] != table[:2, :-1]).any(axis=0)
     if last.all():
         return table
@@ -120,7 +120,7 @@ def _in_order(table: Floats) -> Floats:
 
 
 def _composed(steps: Compositions) -> Floats:
-    """(2, K) epsilon of steps that all cost something, and 1 where it is tight."""
+    """Return (2, K): epsilon of steps that all cost something, and 1 where it is tight."""
     spent, tight = np.full(len(steps.delta), math.inf), np.zeros(len(steps.delta))
     # the total variation of a step, rate (2 Phi(1/2s) - 1), bounds the delta at epsilon 0 and adds up
     with np.errstate(divide="ignore", over="ignore"):
@@ -137,7 +137,7 @@ def _composed(steps: Compositions) -> Floats:
     with np.errstate(divide="ignore", over="ignore"):
         shifts = np.sqrt(steps.count[plain]) / steps.multiplier[plain]
         shift = np.sqrt((shifts**2).sum(axis=1))
-    shift = np.where(shift > SMALLEST, shift, shifts.sum(axis=1))  # squares may vanish, sums do not
+    shift = np.where(shift > SMALLEST, shift, shifts.sum(axis=1))  # squares may underflow, sums do not
     spent[plain] = np.minimum(spent[plain], gaussian.epsilon_of(shift, steps.delta[plain]))
     for k in plain[(tight[plain] == 0) & (_referred(steps.of(plain), spent[plain]) <= REFERRED)]:
         spent[k] = np.fmin(spent[k], _second(steps.of(np.array([k]))))
@@ -145,7 +145,7 @@ def _composed(steps: Compositions) -> Floats:
 
 
 def _beyond(steps: Compositions) -> Bools:
-    """(K,) whose losses no grid of doubles can hold."""
+    """Return (K,) whether a client's losses are beyond what a grid of doubles can hold."""
     low, high = steps.range()
     steep = ~((high - np.minimum(low, 0.0)).max(axis=1, initial=0.0) < STEEPEST)
     rare = (steps.tail[:, 0] < SMALLEST) | (steps.rate < SMALLEST).any(axis=1)
@@ -153,27 +153,27 @@ def _beyond(steps: Compositions) -> Bools:
 
 
 def _referred(steps: Compositions, spent: Floats) -> Floats:
-    """(K,) about how many points the grids of dp-accounting have for the single steps."""
+    """Return (K,) about how many points dp-accounting's grids of the single steps have together."""
     grid = np.clip(spent / reference.STEPS_PER_EPSILON, 1e-5, reference.COARSEST)
     with np.errstate(divide="ignore", over="ignore"):
         return np.asarray((0.5 / steps.multiplier**2 + 10 / steps.multiplier).sum(axis=1) / grid)
 
 
 def _second(steps: Compositions) -> float:
-    """The epsilon of one client by dp-accounting, or infinity."""
+    """Return the epsilon of one client by dp-accounting; infinity where dp-accounting fails."""
     counts = steps.count.T.astype(np.int64)
     try:
         spent = reference.Reference().epsilon(Steps(steps.rate.T, steps.multiplier.T, counts), steps.delta)
-    except (ArithmeticError, ValueError):  # beyond its numbers too
+    except (ArithmeticError, ValueError):  # beyond dp-accounting's range, too
         return math.inf
     return float(spent[0])
 
 
 def _sampled(steps: Compositions) -> Floats:
-    """(2, K) the least of several bounds, and 1 where it is tight.
+    """Return (2, K): the least of several bounds, and 1 where it is tight.
 
-    Where a first look was beside epsilon, closer ones follow. Connecting the dots errs in proportion to
-    spacing², so once a grid four times finer changes little, little is left.
+    Where a first estimate missed epsilon, finer grids follow. The error of connecting the dots is
+    proportional to spacing², so once a grid four times finer changes little, little error is left.
     """
     looks = _looks(steps, np.arange(len(steps.delta)))
     found = _evaluate(steps, looks)
@@ -197,20 +197,20 @@ def _looks(steps: Compositions, who: Ints, known: Floats | None = None, finer: i
     def work(k: Ints) -> Look:
         return saddle.look(steps.of(k), None if known is None else known[k], finer)
 
-    looks = _shared(work, _chunks(who, AT_ONCE))
+    looks = _shared(work, chunks(who, AT_ONCE))
     return Look(*(np.concatenate([getattr(x, f.name) for x in looks]) for f in fields(Look)))
 
 
 def _evaluate(steps: Compositions, looks: Look) -> Floats:
-    """(K, 2) epsilon, at least 0, when the client is removed and when it is added.
+    """Return (K, 2) epsilon, at least 0, with the client removed and with it added.
 
-    Clients with few steps and grids of like size are computed together.
+    Clients with few steps and grids of similar size are computed together.
     """
     spacing = looks.spacing[:, None]
     low, high = steps.range()
     first = np.floor(low / spacing).astype(np.int64)
     bins = np.ceil(high / spacing).astype(np.int64) - first + 1
-    # A client's arrays are as long as its own grids ask for, so its epsilon does not depend on the others.
+    # A client's own grids decide the length of its arrays, so its epsilon does not depend on other clients.
     columns = np.ceil(ALIKE ** np.ceil(np.log(bins) / math.log(ALIKE))).astype(np.int64)
     columns = np.maximum(columns, bins)
     few = steps.rate.shape[1] < losses.MANY
@@ -218,7 +218,7 @@ def _evaluate(steps: Compositions, looks: Look) -> Floats:
     jobs = []
     for number, most in enumerate(kinds.max(axis=1).tolist()):
         who = np.flatnonzero(kind.reshape(-1) == number)
-        jobs += _chunks(who, TOGETHER // most if few else 1)
+        jobs += chunks(who, TOGETHER // most if few else 1)
 
     def work(k: Ints) -> Floats:
         parts = []
@@ -233,7 +233,7 @@ def _evaluate(steps: Compositions, looks: Look) -> Floats:
         found = []
         for way in (0, 1):
             tilt, bottom, aim = (x[k, way, None] for x in (looks.tilt, looks.bottom, looks.aim))
-            view = View(tilt, bottom, aim, spacing[k], int(looks.size[k[0]]))
+            view = LossView(tilt, bottom, aim, spacing[k], int(looks.size[k[0]]))
             counted = [(both[way], count) for both, count in parts]
             found.append(losses.epsilon(counted, steps.delta[k, None], view))
         return np.concatenate(found, axis=1)
@@ -245,18 +245,14 @@ def _evaluate(steps: Compositions, looks: Look) -> Floats:
 
 
 def _alike(columns: Ints) -> list[Ints]:
-    """Of one client, steps with grids of like size, as many as are worked on at once."""
+    """Return groups of a client's steps that have grids of one size, each small enough to compute at once."""
     groups = (np.flatnonzero(columns == length) for length in np.unique(columns))
-    return [chunk for group in groups for chunk in _chunks(group, TOGETHER // int(columns[group[0]]))]
+    return [chunk for group in groups for chunk in chunks(group, TOGETHER // int(columns[group[0]]))]
 
 
 def _shared(work: Callable[[Ints], Result], jobs: list[Ints]) -> list[Result]:
-    """Each job by itself, so that it does not matter on how many cores they run."""
+    """Return the results of all jobs, each computed by itself: the number of threads does not matter."""
     if len(jobs) < 2:
         return [work(k) for k in jobs]
     with ThreadPoolExecutor(min(THREADS, len(jobs))) as pool:
         return list(pool.map(work, jobs))
-
-
-def _chunks(who: Ints, length: int) -> list[Ints]:
-    return np.array_split(who, math.ceil(len(who) / max(length, 1)))

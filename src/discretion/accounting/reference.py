@@ -1,13 +1,13 @@
-"""A second opinion: google's dp-accounting, slower and written by others."""
+"""Google's dp-accounting as an accountant: slower than `Pld`, and written by others."""
 
 import math
 
 import numpy as np
 
-from discretion.population import Floats
-from discretion.steps import Steps
+from discretion.arrays import Floats
+from discretion.plan.steps import Steps
 
-COARSEST = 1e-3  # of the grid of losses
+COARSEST = 1e-3  # spacing of the grid of privacy losses
 STEPS_PER_EPSILON = 5000
 
 
@@ -21,18 +21,30 @@ class Reference:
 
     name = "PLD by dp-accounting"
 
-    def epsilon(self, steps: Steps, delta: Floats) -> Floats:
-        """(N,) an upper bound on the epsilon at `delta` of all steps together."""
-        columns = np.concatenate([steps.rate, steps.multiplier, steps.count, delta[None]])
+    def epsilon(self, steps: Steps, delta: Floats, enough: Floats | None = None) -> Floats:
+        """Return (N,) an upper bound on the epsilon at `delta` of all steps together.
+
+        Clients whose epsilon on the coarsest grid is at most (N,) `enough` get no finer grid.
+        """
+        wanted = np.full(len(delta), -math.inf) if enough is None else enough
+        columns = np.concatenate([steps.rate, steps.multiplier, steps.count, [delta], [wanted]])
         distinct, where = np.unique(columns, axis=1, return_inverse=True)
         spent = []
         for column in distinct.T:
-            rate, multiplier, count = np.split(column[:-1], 3)
-            spent.append(_epsilon(rate, multiplier, count, float(column[-1])))
+            rate, multiplier, count = np.split(column[:-2], 3)
+            spent.append(_epsilon(rate, multiplier, count, *column[-2:].tolist()))
         return np.array(spent)[where.reshape(-1)]
 
 
-def _epsilon(rate: Floats, multiplier: Floats, count: Floats, delta: float) -> float:
+def grid_points(steps: Steps) -> Floats:
+    """Return (N,) about how many points the coarsest grid of a client's costliest single step has."""
+    with np.errstate(divide="ignore", over="ignore"):
+        points = (0.5 / steps.multiplier**2 + 10 / steps.multiplier) / COARSEST
+    costs = (steps.rate > 0) & (steps.count > 0) & (steps.multiplier > 0)
+    return np.asarray(np.where(costs, points, 0.0).max(axis=0, initial=0.0))
+
+
+def _epsilon(rate: Floats, multiplier: Floats, count: Floats, delta: float, enough: float) -> float:
     taken = (rate > 0) & (count > 0) & np.isfinite(multiplier)
     if not taken.any():
         return 0.0
@@ -42,6 +54,8 @@ def _epsilon(rate: Floats, multiplier: Floats, count: Floats, delta: float) -> f
     for q, s, c in zip(rate[taken], multiplier[taken], count[taken], strict=True):
         together[float(q), float(s)] = together.get((float(q), float(s)), 0) + int(c)
     coarse = _composed(together, delta, COARSEST)
+    if coarse <= enough:
+        return coarse
     return min(coarse, _composed(together, delta, min(COARSEST, max(coarse / STEPS_PER_EPSILON, 1e-5))))
 
 

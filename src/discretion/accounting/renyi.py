@@ -1,27 +1,21 @@
-"""Rényi accounting, vectorised over clients: a fast upper bound, for search and as a second opinion."""
+"""Rényi accountant (RDP), vectorised over clients: a fast upper bound."""
 
 import math
 
 import numpy as np
 from scipy.special import binom, gammaln
 
-from discretion.kinds import distinct
-from discretion.population import Floats, Ints
-from discretion.steps import Steps
+from discretion.arrays import Floats, chunks, distinct
+from discretion.plan.steps import Steps
 
 ORDERS = np.concatenate(
-    [
-        np.arange(11, 30) / 10,
-        np.arange(3.0, 11.0, 0.5),
-        np.arange(11.0, 64.0),
-        2.0 ** np.arange(6, 11),
-    ]
+    [np.arange(11, 30) / 10, np.arange(3.0, 11.0, 0.5), np.arange(11.0, 64.0), 2.0 ** np.arange(6, 11)]
 )
 WHOLE = np.flatnonzero(ORDERS % 1 == 0)
 BETWEEN = np.flatnonzero(ORDERS % 1 != 0)
-LITTLE, MUCH = 0.05, 1e9  # multipliers between which sampling is taken into account
-RAREST = 1e-100  # rate up to which lower ones are rounded; their squares would vanish
-ROUNDING_UP = 1e-10  # share of a divergence that is added: many times all errors of rounding and quadrature
+LITTLE, MUCH = 0.05, 1e9  # multipliers between which amplification by sampling is counted
+RAREST = 1e-100  # smallest rate; lower rates are raised to it, as their squares would underflow
+ROUNDING_UP = 1e-10  # share of a divergence that is added: many times all rounding and quadrature errors
 TAIL_SIGMAS = 9.5
 ALIKE = 1.25  # multipliers below 1 that differ by less share a grid
 SERIES, TERMS = 0.1, 14  # excess of the likelihood ratio up to which that many powers of it are summed
@@ -30,15 +24,17 @@ TOGETHER = 2**18  # array elements that are worked on at once
 
 
 class Renyi:
+    """Rényi accountant: a fast upper bound on epsilon."""
+
     name = "Rényi"
 
     def epsilon(self, steps: Steps, delta: Floats) -> Floats:
-        """(N,) an upper bound on the epsilon at `delta` of all steps together."""
+        """Return (N,) an upper bound on the epsilon at `delta` of all steps together."""
         return convert(divergence(steps), delta)
 
 
 def divergence(steps: Steps) -> Floats:
-    """(N, orders) Rényi divergence of all steps together: it adds up, whatever each step depended on."""
+    """Return (N, orders) the Rényi divergence of all steps together, which is a sum over the steps."""
     total = np.zeros((steps.rate.shape[1], len(ORDERS)))
     for rate, multiplier, count in zip(steps.rate, steps.multiplier, steps.count, strict=True):
         taken = np.flatnonzero(count)
@@ -47,7 +43,7 @@ def divergence(steps: Steps) -> Floats:
 
 
 def convert(divergence: Floats, delta: Floats, orders: Floats = ORDERS) -> Floats:
-    """(N,) epsilon at `delta` from Rényi divergences (N, orders): Canonne, Kamath and Steinke 2020."""
+    """Return (N,) epsilon at `delta` from (N, orders) Rényi divergences: Canonne, Kamath and Steinke 2020."""
     log_delta = np.log(delta)[:, None]
     bound = divergence + np.log1p(-1 / orders) - (log_delta + np.log(orders)) / (orders - 1)
     spent = np.maximum(np.min(bound, axis=1), 0.0)
@@ -55,7 +51,7 @@ def convert(divergence: Floats, delta: Floats, orders: Floats = ORDERS) -> Float
 
 
 def curve(rate: Floats, multiplier: Floats) -> Floats:
-    """(N, orders) Rényi divergence of one Poisson-sampled Gaussian step.
+    """Return (N, orders) the Rényi divergence of one Poisson-sampled Gaussian step.
 
     The direction in which the client is removed dominates (Mironov, Talwar and Zhang 2019). There
     exp((a-1) D_a) = E[(1 + y)^a], where 1 + y = 1 - q + q exp(u/s - 1/2s²) is the likelihood ratio at
@@ -77,17 +73,17 @@ def curve(rate: Floats, multiplier: Floats) -> Floats:
     for number in np.unique(grid).tolist():
         finest = ALIKE**-number
         nodes = np.arange(-TAIL_SIGMAS, _end(ORDERS[BETWEEN[-1]], finest), finest / 2)
-        for k in _chunks(sampled[grid == number], TOGETHER // len(nodes)):
+        for k in chunks(sampled[grid == number], TOGETHER // len(nodes)):
             out[k[:, None], BETWEEN] = _between(np.maximum(q[k], RAREST), s[k], nodes, finest)
-    for k in _chunks(sampled, int(TOGETHER // ORDERS[-1])):
+    for k in chunks(sampled, int(TOGETHER // ORDERS[-1])):
         out[k[:, None], WHOLE] = _whole(np.maximum(q[k], RAREST), s[k])
     return out[where.reshape(-1)]
 
 
 def _whole(rate: Floats, multiplier: Floats) -> Floats:
-    """(N, whole orders) by the binomial sum E[(1 + y)^a] - 1 = sum_k P(B = k) (exp(k (k-1) / 2s²) - 1).
+    """Return (N, integer orders), by E[(1 + y)^a] - 1 = sum_k P(B = k) (exp(k (k-1) / 2s²) - 1).
 
-    B ~ Binomial(a, q); the terms of k = 0 and 1 are nothing.
+    B ~ Binomial(a, q); the terms of k = 0 and 1 are zero.
     """
     orders = ORDERS[WHOLE]
     k = np.arange(2, orders[-1] + 1)
@@ -107,7 +103,7 @@ def _whole(rate: Floats, multiplier: Floats) -> Floats:
 
 
 def _between(rate: Floats, multiplier: Floats, nodes: Floats, finest: float) -> Floats:
-    """(N, orders in between) by the trapezoidal rule over the `nodes` u; no multiplier is below `finest`.
+    """Return (N, other orders), by the trapezoidal rule over the `nodes` u; no multiplier is below `finest`.
 
     The integrand is analytic but for 1 + y = 0, a distance of pi s off the real line. So the rule errs by
     exp(-2 pi² s / step) or less, e^-39 for a step of s / 2, times a factor of e^5 at most for what the
@@ -156,7 +152,3 @@ def _end(order: float, multiplier: float) -> float:
 def _rounded_up(log_moment: Floats, multiplier: Floats, orders: Floats) -> Floats:
     found = log_moment / (orders - 1) * (1 + ROUNDING_UP)
     return np.minimum(found, orders / 2 / multiplier[:, None] ** 2)
-
-
-def _chunks(who: Ints, length: int) -> list[Ints]:
-    return np.array_split(who, math.ceil(len(who) / max(length, 1))) if len(who) else []

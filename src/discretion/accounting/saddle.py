@@ -1,4 +1,4 @@
-"""Where the composed privacy loss decides delta, by the saddle point: estimates, which prove nothing."""
+"""Saddle-point estimates of where a composed privacy loss decides delta; no proof rests on them."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from discretion.accounting.losses import MANY
-from discretion.population import Floats, Ints
+from discretion.arrays import Floats, Ints
 
 TOLERANCE, LOOSEST = 2e-4, 8e-4  # share of epsilon that the grid may add; more where it gets long
 COMFORTABLE = 8192  # points of a composed grid
@@ -24,7 +24,7 @@ TINY = 1e-300
 
 @dataclass(frozen=True)
 class Compositions:
-    """S different steps of each of K clients, each taken count times."""
+    """S different steps of each of K clients, each taken `count` times."""
 
     rate: Floats  # (K, S)
     multiplier: Floats  # (K, S)
@@ -36,23 +36,23 @@ class Compositions:
 
     @property
     def tail(self) -> Floats:
-        """(K, 1) probability of what the grid of a single step may leave out at each end."""
+        """(K, 1) probability mass that the grid of a single step may leave out at each end."""
         return np.asarray(CUT * self.delta / self.count.sum(axis=1))[:, None]
 
     def releases(self) -> tuple[Floats, Floats]:
-        """(K, S) the ends of the grid of a single step, as releases in standard deviations."""
+        """Return (K, S) lower and upper ends of the grid of a single step, in standard deviations."""
         reach = -ndtri(self.tail)
         return np.broadcast_to(-reach, self.rate.shape), reach + 1 / self.multiplier
 
     def range(self) -> tuple[Floats, Floats]:
-        """(K, S) the same as losses above log(1 - rate), or above 0 where the rate is 1."""
+        """Return (K, S) the same ends as losses above log(1 - rate), or above 0 where the rate is 1."""
         with np.errstate(all="ignore"):
             least = np.where(self.rate < 1, np.log1p(-self.rate), 0.0)
             low, high = (loss_of(self.rate, self.multiplier, x) - least for x in self.releases())
         return np.where(self.rate < 1, np.maximum(low, 0.0), low), high
 
     def alike(self) -> "Compositions":
-        """About the same cost in at most 64 different steps, each standing for steps like it."""
+        """Return at most 64 different steps of about the same cost, each standing for similar steps."""
         length = self.rate.shape[1]
         if length <= math.prod(KINDS):
             return self
@@ -71,13 +71,13 @@ class Compositions:
 
 
 def loss_of(rate: Floats, multiplier: Floats, release: Floats) -> Floats:
-    """Privacy loss of a release, in standard deviations of the noise."""
+    """Return the privacy loss of a release, which is given in standard deviations of the noise."""
     return np.logaddexp(np.log1p(-rate), np.log(rate) + release / multiplier - 0.5 / multiplier**2)
 
 
 @dataclass(frozen=True)
 class Look:
-    """Where to look, [:, 0] when the client is removed, [:, 1] when it is added."""
+    """Window of the composed loss: [:, 0] with the client removed, [:, 1] with it added."""
 
     tilt: Floats  # (K, 2)
     aim: Floats  # (K, 2) where epsilon is expected
@@ -87,12 +87,12 @@ class Look:
 
 
 def look(steps: Compositions, known: Floats | None = None, finer: int = 1) -> Look:
-    """Where the composed loss decides delta.
+    """Return the window in which the composed loss decides delta.
 
     With K(t) = log E[exp(t loss)], delta(epsilon) is the integral of exp(K(t) - t epsilon) / (t (1 + t))
     along any vertical line with t > 0, and is decided where that is least on the real axis: at the saddle
-    point (Alghamdi et al. 2023). `known` are (K, 2) epsilons from an earlier look, which are better; the
-    grid is so many times `finer` than should do.
+    point (Alghamdi et al. 2023). `known` are (K, 2) epsilons from an earlier window, used in place of
+    estimates; the grid is `finer` times finer than estimated to suffice.
     """
     quadrature = _Quadrature(steps.alike())
     total = steps.count.sum(axis=1)[:, None, None]
@@ -162,18 +162,18 @@ class _Cumulants:
 
     @property
     def epsilon(self) -> Floats:
-        """Whose saddle point the tilt is."""
+        """Epsilon whose saddle point the tilt is."""
         return self.mean - 1 / self.tilt - 1 / (1 + self.tilt)
 
     @property
     def log_delta(self) -> Floats:
-        """At that epsilon."""
+        """Logarithm of delta at `epsilon`."""
         curvature = self.variance + self.tilt**-2 + (1 + self.tilt) ** -2
         front = np.log(self.tilt) + np.log1p(self.tilt) + 0.5 * np.log(2 * np.pi * curvature)
         return self.cumulant - self.tilt * self.epsilon - front
 
     def strong_enough(self, log_delta: Floats, epsilon: Floats | None) -> Ints:
-        """(K, 2, 1) the first tilt that reaches epsilon, or else brings delta down to this."""
+        """Return (K, 2, 1) the first tilt that reaches epsilon or, without one, brings delta low enough."""
         enough = self.epsilon >= (0.0 if epsilon is None else epsilon)
         if epsilon is None:
             enough &= self.log_delta <= log_delta
@@ -186,7 +186,7 @@ def _pick(table: Floats, at: Ints) -> Floats:
 
 
 class _Quadrature:
-    """The loss of each step at releases that matter, with their probabilities."""
+    """Quadrature over the releases of each step: their losses and probabilities."""
 
     def __init__(self, steps: Compositions) -> None:
         low, high = (end[:, :, None] for end in steps.releases())

@@ -1,10 +1,10 @@
-"""What more participation, or other rounds, would buy at the same privacy: noise against signal of plans.
+"""Advice on sampling rate and rounds: the noise-to-signal ratio of alternative plans at the same privacy.
 
-The noise of a round is the standard deviation of one coordinate of the mean update, over the longest that the
-mean update could be: all who are expected, each at its clip, in one direction. Over a run noise adds up as
-a root of squares and signal as a sum, so the noise of the run is that of a round over the root of the rounds,
-if all rounds are alike. Both are free of the clip. A model of d parameters sees sqrt(d) times as much in
-norm: the same factor in every row.
+The noise-to-signal ratio of a round is the standard deviation of one coordinate of the mean update, divided
+by the largest norm that the mean update could have: every expected client at its clip, all in one direction.
+Over a run, noise adds up as the root of squares and signal as a sum, so for equal rounds the ratio of the run
+is the ratio of a round over the root of the rounds. Neither depends on the clip. In norm, a model of d
+parameters sees sqrt(d) times the noise: the same factor for every plan.
 """
 
 import math
@@ -14,30 +14,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from discretion.errors import DiscretionError
-from discretion.phase import Phase
-from discretion.plan import Plan
-from discretion.population import Population
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
 
-FACTORS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)  # of the rate that was asked for
+FACTORS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)  # on the configured sampling rate
 ROUND_FACTORS = (0.5, 1.0, 2.0)
-NEAR = 1.1  # as much noise as this, of the least there is, is near enough
+NEAR = 1.1  # times the least noise there is: near enough
 
 
 @dataclass(frozen=True)
 class Option:
     rate: float
     rounds: int
-    updates: float  # that are expected in a round
-    noise: float  # of a round, over its signal
-    noise_of_run: float
+    updates: float  # expected number in a round
+    noise: float  # noise-to-signal ratio of a round
+    noise_of_run: float  # noise-to-signal ratio of the run
 
 
 def noise_to_signal(plan: Plan, population: Population) -> tuple[float, float]:
-    """Noise over signal, in one coordinate: of the last round, and of the run.
+    """Return the noise-to-signal ratio, in one coordinate, of the last round and of the run.
 
     Guarantees:
-        Neither depends on the clip, if all clips and noises have one factor.
-        Of the same round T times, the noise of the run is the noise of the round over sqrt(T).
+        Neither changes if all clips and noises are multiplied by one factor.
+        For T equal rounds, the ratio of the run is the ratio of a round over sqrt(T).
     """
     parts = [round_noise(phase, population) for phase in plan.phases]
     last = next((noise / signal for noise, signal in reversed(parts) if signal > 0), math.inf)
@@ -48,11 +48,10 @@ def noise_to_signal(plan: Plan, population: Population) -> tuple[float, float]:
 
 
 def round_noise(phase: Phase, population: Population) -> tuple[float, float]:
-    """Noise and signal of the weighted sum of a round, in one coordinate and in norm."""
+    """Return noise, in one coordinate, and signal, in norm, of the weighted sum of a round."""
     taking = phase.expected * phase.weight[phase.pool]  # (N,)
     if phase.batch is None:
-        releases = phase.turns if phase.turns is not None and phase.own_pools else phase.open_pools
-        noise = math.sqrt(float((releases * np.square(phase.weight * phase.noise)).sum()))
+        noise = math.sqrt(float((phase.pool_releases * np.square(phase.weight * phase.noise)).sum()))
         clip = np.where(np.isfinite(phase.clip), phase.clip, 0.0)
         return noise, float((taking * clip).sum())
     expected = phase.batch * population.size  # records in a batch, by whose number a step is divided
@@ -64,8 +63,10 @@ def round_noise(phase: Phase, population: Population) -> tuple[float, float]:
 def options(
     make: Callable[[float, int], Plan], population: Population, rate: float, rounds: int
 ) -> list[Option]:
-    """Plans with more and less participation and rounds, every one within all budgets; those that cannot be
-    made are left out."""
+    """Return alternatives with other sampling rates and rounds, all within every budget.
+
+    Plans that `make` refuses are left out.
+    """
     rates = sorted({min(1.0, rate * factor) for factor in FACTORS})
     found = []
     for chosen in rates:
@@ -79,7 +80,7 @@ def options(
 
 
 def recommended(found: Sequence[Option], rounds: int) -> Option | None:
-    """The least participation at these rounds that is near the least noise there is; none without noise."""
+    """Return the smallest sampling rate at these rounds with nearly the least noise; None without noise."""
     same = sorted((option for option in found if option.rounds == rounds), key=lambda option: option.rate)
     least = min((option.noise_of_run for option in same), default=0.0)
     if not 0 < least < math.inf:

@@ -1,4 +1,4 @@
-"""The budget mixes of the papers, written in one line: who gets which epsilon.
+"""Budget mixes: distributions of epsilon over clients, in a one-line notation.
 
     groups:10@34,20@43,30@23        three groups with shares, which need not sum to 100
     groups:0.5,1.5,3                even shares
@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from discretion.arrays import Floats
 from discretion.errors import PopulationError, nearest
-from discretion.population import Floats
 
 NAMED = {
     "10-20-30": "groups:10@34,20@43,30@23",
@@ -29,7 +29,7 @@ NAMED = {
 
 
 def draw(mix: str, clients: int, rng: np.random.Generator) -> Floats:
-    """(N,) epsilons for `clients` clients from a mix in the notation above."""
+    """Return (N,) epsilons for `clients` clients, drawn from a mix in the notation above or by its name."""
     notation = NAMED.get(mix, mix)
     kind, _, arguments = notation.partition(":")
     if kind not in _KINDS or not arguments:
@@ -39,7 +39,7 @@ def draw(mix: str, clients: int, rng: np.random.Generator) -> Floats:
             "one, such as groups:10@34,20@43,30@23 or uniform:0.1,1"
         )
     if clients < 1:
-        raise PopulationError(f"a population needs at least 1 client, not {clients}")
+        raise PopulationError(f"found {clients} clients, expected at least 1 client")
     try:
         return _KINDS[kind](arguments.split(","), clients, rng)
     except ValueError as problem:
@@ -47,19 +47,16 @@ def draw(mix: str, clients: int, rng: np.random.Generator) -> Floats:
 
 
 def _shares(terms: list[str]) -> tuple[list[str], Floats]:
-    values, weights = [], []
-    for term in terms:
-        value, _, share = term.partition("@")
-        values.append(value)
-        weights.append(float(share) if share else 1.0)
+    values, _, shares = zip(*(term.partition("@") for term in terms), strict=True)
+    weights = [float(share) if share else 1.0 for share in shares]
     total = np.array(weights)
     if not (np.isfinite(total).all() and (total > 0).all()):
-        raise ValueError("shares must be above 0")
-    return values, total / total.sum()
+        raise ValueError(f"found shares {', '.join(map(str, weights))}, expected finite numbers above 0")
+    return list(values), total / total.sum()
 
 
 def _counts(shares: Floats, clients: int) -> np.ndarray:
-    """Whole numbers that sum to `clients` and are nearest to the shares (largest remainder)."""
+    """Return whole numbers that sum to `clients` and are nearest to the shares (largest remainder)."""
     exact = shares * clients
     counts = np.floor(exact).astype(np.int64)
     largest = np.argsort(counts - exact, kind="stable")[: clients - counts.sum()]
@@ -71,13 +68,13 @@ def _groups(terms: list[str], clients: int, rng: np.random.Generator) -> Floats:
     values, shares = _shares(terms)
     budgets = np.array([float(value) for value in values])
     if not (budgets > 0).all():
-        raise ValueError("every epsilon must be above 0")
+        raise ValueError(f"found epsilons {', '.join(values)}, expected numbers above 0")
     return rng.permutation(np.repeat(budgets, _counts(shares, clients)))
 
 
 def _uniform(terms: list[str], clients: int, rng: np.random.Generator) -> Floats:
     if len(terms) != 2:
-        raise ValueError("uniform takes two numbers, a and b")
+        raise ValueError(f"found {len(terms)} numbers, expected two: uniform:a,b")
     low, high = (float(term) for term in terms)
     if not 0 <= low < high < np.inf:
         raise ValueError(f"expected 0 ≤ a < b, found {low:g} and {high:g}")
@@ -89,11 +86,11 @@ def _gaussians(terms: list[str], clients: int, rng: np.random.Generator) -> Floa
     values, shares = _shares(terms)
     pairs = [value.split("~") for value in values]
     if any(len(pair) != 2 for pair in pairs):
-        raise ValueError("each term is mean~variance@share, such as 0.5~0.04@30")
+        raise ValueError(f"found {', '.join(values)}, expected terms mean~variance@share such as 0.5~0.04@30")
     mean, variance = np.array([[float(part) for part in pair] for pair in pairs]).T
     sound = np.isfinite(mean) & np.isfinite(variance) & (mean > 0) & (variance >= 0)
     if not sound.all():
-        raise ValueError("means must be above 0 and variances at least 0, and finite")
+        raise ValueError(f"found {', '.join(values)}, expected finite means above 0 and variances from 0 on")
     drawn = np.zeros(clients)
     while (bad := drawn <= 0).any():
         part = rng.choice(len(shares), int(bad.sum()), p=shares)
@@ -103,13 +100,15 @@ def _gaussians(terms: list[str], clients: int, rng: np.random.Generator) -> Floa
 
 def _pareto(terms: list[str], clients: int, rng: np.random.Generator) -> Floats:
     if len(terms) != 2:
-        raise ValueError("pareto takes two numbers, the shape and the smallest epsilon")
+        raise ValueError(f"found {len(terms)} numbers, expected two: pareto:shape,smallest epsilon")
     shape, low = (float(term) for term in terms)
     if not (0 < shape < np.inf and 0 < low < np.inf):
-        raise ValueError("shape and smallest epsilon must be above 0 and finite")
+        raise ValueError(
+            f"found shape {shape:g} and smallest epsilon {low:g}, expected finite numbers above 0"
+        )
     drawn = low * (1.0 + rng.pareto(shape, clients))
     if not np.isfinite(drawn).all():
-        raise ValueError("with so small a shape, budgets come out infinite: make it larger")
+        raise ValueError(f"found shape {shape:g}, which makes some budgets infinite: choose a larger shape")
     return drawn
 
 

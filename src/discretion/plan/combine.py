@@ -1,34 +1,34 @@
-"""What the server makes of the pools' noisy sums: post-processing, which costs no privacy."""
+"""Combination of the pools' noisy sums into one step: post-processing, which costs no privacy."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from discretion.arrays import Floats
 from discretion.errors import PlanError
-from discretion.population import Floats
 
 Rule = Literal["sum", "top_k", "project"]
 By = Literal["largest", "last_step"]
 
-NOTHING = 1e-9  # a direction so much shorter than the longest is rounding
+NOTHING = 1e-9  # share of the longest direction below which a direction is rounding error
 
 
 @dataclass(frozen=True)
 class Combine:
-    """How sums become one step.
+    """How the pools' noisy sums become one step.
 
-    sum: weighted, as they are. top_k: of each pool's sum only a share of the coordinates is kept, those that
-    are largest in it, noise and all, or those that were largest in the weighted sum of the last round, of
-    which nothing was left out: so a coordinate that was dropped may come back. project: the sums of all
-    pools but the last are projected on the space that the last pool's sums of some rounds span.
+    sum: the weighted sum. top_k: keep a share of the coordinates of each pool's sum, either the largest of
+    the noisy sum itself, or those that were largest in the full weighted sum of the last round, so that a
+    dropped coordinate may come back. project: project the sums of all pools but the last onto the space
+    spanned by the last pool's sums of this and earlier rounds.
     """
 
     rule: Rule = "sum"
-    keep: tuple[float, ...] = ()  # top_k: the share of the coordinates of each pool
+    keep: tuple[float, ...] = ()  # top_k: share of the coordinates to keep, for each pool
     by: By = "largest"
-    memory: int = 0  # project: how many sums of the last pool, this round's included
-    average: float = 0.0  # the result is a mean of the models, each counting so much less than the next
+    memory: int = 0  # project: number of sums of the last pool, this round's included
+    average: float = 0.0  # weight of a model relative to the next in the averaged result; 0: no averaging
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keep", tuple(self.keep))
@@ -41,33 +41,37 @@ class Combine:
         }
         if not sound[self.rule]:
             raise PlanError(
-                "this way to combine sums cannot be: top_k keeps a share above 0 of each pool, and project "
-                "needs a memory of at least 1"
+                f"invalid combine: found {self}; expected shares above 0 and at most 1 (keep) with top_k, a "
+                "memory of at least 1 with project, and neither otherwise"
             )
         if not 0 <= self.average < 1:
-            raise PlanError(f"models are averaged with {self.average}: expected at least 0 and less than 1")
+            raise PlanError(
+                f"invalid combine: models averaged with weight {self.average}, expected from 0 to below 1"
+            )
 
     def fits(self, pools: int) -> bool:
-        """Whether a phase with so many pools can be combined like this."""
+        """Return whether a phase with this number of pools can be combined like this."""
         if self.rule == "top_k":
             return len(self.keep) == pools
         return self.rule == "sum" or pools > 1
 
     def step(self, sums: Floats, weight: Floats, last: Floats, memory: Floats) -> tuple[Floats, Floats]:
-        """(d,) the step, from (P, d) sums, (P,) weights and the (d,) weighted sum of the last round; and the
-        (W, d) new memory."""
+        """Return the (d,) step and the (W, d) new memory.
+
+        From (P, d) sums, (P,) weights, the (d,) weighted sum of the last round, and the memory so far.
+        """
         if self.rule == "top_k":
             sums = np.stack([self._kept(row, last, k) for row, k in zip(sums, self.keep, strict=True)])
         elif self.rule == "project":
             memory = np.concatenate([memory, sums[-1:]])[-self.memory :]
             axes, length, _ = np.linalg.svd(memory.T, full_matrices=False)
-            basis = axes[:, length > NOTHING * length[0]]  # (d, up to W): sums that are zero span nothing
+            basis = axes[:, length > NOTHING * length[0]]  # (d, up to W): zero sums span nothing
             sums = np.concatenate([(sums[:-1] @ basis) @ basis.T, sums[-1:]])
         return weight @ sums, memory
 
     def _kept(self, row: Floats, last: Floats, share: float) -> Floats:
         if self.by == "last_step" and not last.any():
-            return row  # nothing is known yet: keep everything
+            return row  # there was no last round: keep everything
         guide = np.abs(row if self.by == "largest" else last)
         count = max(1, round(share * len(row)))
         least = np.partition(guide, len(row) - count)[len(row) - count]

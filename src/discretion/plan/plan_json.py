@@ -1,84 +1,151 @@
-"""What a plan is made of, as JSON holds it: phases, clipping, reading, combining and the grid."""
+"""JSON form and digest of a plan."""
 
-from typing import Literal
+import hashlib
+from dataclasses import asdict, fields
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from discretion import combine, pick
-from discretion.errors import PlanError
-from discretion.phase import Clipping, Phase, Quantile
-from discretion.population import Ints
-from discretion.records import Record
+from discretion.arrays import Ints
+from discretion.errors import InputError, PlanError
+from discretion.jsonfile import Record, dump, parse, record_of
+from discretion.plan.combine import Combine
+from discretion.plan.grid import Grid
+from discretion.plan.phase import Clipping, Phase, Quantile
+from discretion.plan.plan import Plan
+from discretion.plan.selection_rules import Reading
+from discretion.plan.steps import Unit
+
+Format = Literal["discretion-plan/2"]
+FORMAT: Format = "discretion-plan/2"
 
 
-class PhaseRecord(Record):
-    """One entry for each class of clients, or for each pool; public turns by client number."""
+def plan_to_json(plan: Plan) -> str:
+    """Return the plan as JSON text, exact to the last bit; clients that are treated alike share a class."""
+    first = np.unique(plan.classes, return_index=True)[1]
+    phases = [_phase_record(phase, first) for phase in plan.phases]
+    return dump(_header(plan) | {"class": plan.classes.tolist(), "phases": phases})
 
-    rounds: int
-    rate: list[float]
-    clip: list[float]
-    pool: list[int] | Literal["own"]
-    noise: list[float]
-    weight: list[float]
-    turns: tuple[list[int], list[int]] | None
-    batch: list[float] | None
-    steps: int
-    read: list[float] | None
 
-    def to_phase(self, member: Ints) -> Phase:
-        own = self.pool == "own"
-        turns = None
-        if self.turns is not None:
-            asked, times = self.turns
-            if len(asked) != len(times) or asked != sorted(set(asked)) or min(asked, default=0) < 0:
-                raise PlanError(
-                    "not a plan of Discretion: turns need client numbers that rise, each with a count"
-                )
-            turns = np.zeros(len(member), dtype=np.int64)
-            turns[asked] = times
-        return Phase(
-            rounds=self.rounds,
-            rate=np.array(self.rate)[member],
-            clip=np.array(self.clip)[member],
-            noise=np.array(self.noise)[member] if own else np.array(self.noise),
-            pool=np.arange(len(member)) if own else np.array(self.pool)[member],
-            weight=np.array(self.weight)[member] if own else np.array(self.weight),
-            turns=turns,
-            batch=None if self.batch is None else np.array(self.batch)[member],
-            steps=self.steps,
-            read=None if self.read is None else np.array(self.read)[member],
+def plan_digest(plan: Plan) -> str:
+    """Return the SHA-256 of everything in the plan."""
+    content = hashlib.sha256(dump(_header(plan)).encode())
+    known: dict[int, bytes] = {}  # arrays shared by several phases are hashed once
+    for phase in plan.phases:
+        for name, value in vars(phase).items():
+            content.update(name.encode())
+            if isinstance(value, np.ndarray):
+                if id(value) not in known:
+                    known[id(value)] = hashlib.sha256(value.tobytes()).digest()
+                content.update(known[id(value)])
+            else:
+                content.update(repr(value).encode())
+    return content.hexdigest()
+
+
+def plan_from_json(text: str) -> Plan:
+    """Read a plan from JSON text; raise `PlanError` for anything that is not exactly a plan."""
+    record = dict(parse(text, PlanRecord, "plan"))
+    member = np.array(record.pop("class_"), dtype=np.int64)
+    clients, unit = record["clients"], record.pop("unit")
+    if len(member) != len(clients) or (member < 0).any():
+        raise PlanError(
+            f"not a Discretion plan: found {len(member)} entries in class for {len(clients)} clients; "
+            "expected one class number, at least 0, for each client"
         )
+    try:
+        record["phases"] = [_phase(phase, member) for phase in record["phases"]]
+        record["grid"] = _made(Grid, record["grid"])
+    except (IndexError, OverflowError, InputError) as problem:
+        raise PlanError(f"not a Discretion plan: {problem}") from None
+    clipping = record["clipping"]
+    record["clipping"] = Clipping(clipping.layers, _made(Quantile, clipping.quantile))
+    record["reading"] = _made(Reading, record["reading"])
+    record["combine"] = _made(Combine, record["combine"])
+    del record["format"]
+    plan = Plan(**record)
+    if plan.unit != unit:
+        raise PlanError(
+            f"not a Discretion plan: found unit {unit!r}, expected {plan.unit!r} where noise is drawn "
+            f"at {plan.noise_at!r}"
+        )
+    return plan
 
 
-class QuantileRecord(Record):
-    target: float
-    learning_rate: float
-    noise: float
+def _made(kind: type, record: Record | None) -> Any:
+    return None if record is None else kind(**dict(record))
 
 
-class ClippingRecord(Record):
-    layers: list[int]
-    quantile: QuantileRecord | None
-
-    def to_clipping(self) -> Clipping:
-        quantile = Quantile(**self.quantile.model_dump()) if self.quantile else None
-        return Clipping(tuple(self.layers), quantile)
-
-
-class ReadingRecord(Record):
-    rule: pick.Rule
-    choose: int
-    bound: float
-
-
-class CombineRecord(Record):
-    rule: combine.Rule
-    keep: list[float]
-    by: combine.By
-    memory: int
-    average: float = 0.0
+def _header(plan: Plan) -> dict[str, Any]:
+    """Return everything but the phases, as JSON holds it."""
+    header: dict[str, Any] = {
+        "format": FORMAT,
+        "method": plan.method,
+        "parameters": dict(plan.parameters),
+        "unit": plan.unit,
+    }
+    for name in (field.name for field in fields(plan) if field.name not in (*header, "clients", "phases")):
+        value = getattr(plan, name)
+        header[name] = asdict(value) if isinstance(value, Clipping | Grid | Reading | Combine) else value
+    if not plan.dropout:
+        del header["dropout"]
+    return header | {"clients": plan.clients}
 
 
-class GridRecord(Record):
-    step: float
-    size: int
+def _phase_record(phase: Phase, first: Ints) -> dict[str, Any]:
+    """Return a phase as JSON holds it; `first` has the number of one client of each class."""
+    record: dict[str, Any] = {"noise": phase.noise.tolist(), "weight": phase.weight.tolist()}
+    record |= {"batch": None, "read": None}
+    record |= {name: column[first].tolist() for name, column in phase.columns().items()}
+    if phase.own_pools:
+        record["pool"] = "own"
+    turns = None
+    if phase.turns is not None:
+        asked = np.flatnonzero(phase.turns)
+        turns = [asked.tolist(), phase.turns[asked].tolist()]
+    return {"rounds": phase.rounds, **record, "turns": turns, "steps": phase.steps}
+
+
+def _phase(record: Any, member: Ints) -> Phase:
+    """Return the phase of a record with one entry for each class; (N,) `member` has the clients' classes."""
+    values = dict(record)
+    each = ["rate", "clip", "batch", "read"]
+    if own := record.pool == "own":
+        values["pool"] = np.arange(len(member))
+        each += ["noise", "weight"]
+    else:
+        each += ["pool"]
+    values |= {name: np.array(values[name])[member] for name in each if values[name] is not None}
+    if not own:
+        values |= {"noise": np.array(record.noise), "weight": np.array(record.weight)}
+    if record.turns is not None:
+        asked, times = record.turns
+        if len(asked) != len(times) or asked != sorted(set(asked)) or min(asked, default=0) < 0:
+            raise PlanError(
+                "not a Discretion plan: turns must be two lists of equal length, of client numbers in "
+                "ascending order and of how often each of these clients is asked"
+            )
+        values["turns"] = np.zeros(len(member), dtype=np.int64)
+        values["turns"][asked] = times
+    return Phase(**values)
+
+
+# one entry for each class of clients or, of noise and weight, for each pool
+PhaseRecord: Any = record_of(
+    Phase,
+    pool=(list[int] | Literal["own"], ...),
+    turns=(tuple[list[int], list[int]] | None, ...),  # numbers of the clients with public turns, and how many
+)
+PlanRecord = record_of(
+    Plan,
+    format=(Format, ...),
+    unit=(Unit, ...),
+    dropout=(float, 0.0),
+    clipping=(record_of(Clipping, quantile=(record_of(Quantile) | None, ...)), ...),
+    grid=(record_of(Grid) | None, ...),
+    reading=(record_of(Reading) | None, ...),
+    combine=(record_of(Combine, average=(float, 0.0)), ...),
+    class_=(list[int], Field(alias="class")),
+    phases=(list[PhaseRecord], ...),
+)

@@ -1,4 +1,4 @@
-"""Who takes part and with which budget: the clients' public facts, from CSV or from arrays."""
+"""Population: the clients' names, privacy budgets and other public facts, from CSV or arrays."""
 
 import csv
 import hashlib
@@ -10,15 +10,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from discretion.arrays import Floats, Ints, distinct
 from discretion.errors import PopulationError
-from discretion.kinds import distinct
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from discretion.plan.html_table import html_table, span
 
 COLUMNS = ("client", "epsilon", "delta", "size")
 MOST_CLASSES = 8
@@ -28,9 +27,9 @@ LARGEST_SIZE = 2**53  # up to here a float holds every whole number
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Public facts about the clients. A client's data never enters here.
+    """Public facts about the clients; never their data.
 
-    An infinite epsilon marks a public data set. Sizes are declared by the clients and taken as public.
+    An infinite epsilon marks a client with public data. Clients declare their sizes, which count as public.
     """
 
     client: tuple[str, ...]
@@ -40,9 +39,9 @@ class Population:
     traits: Mapping[str, Floats] = field(default_factory=dict)  # (N,) each, for methods that ask
 
     def __post_init__(self) -> None:
-        """Check everything, and keep copies that nobody can change later."""
+        """Check every field, and keep read-only copies."""
         problems = [
-            f"{name!r} is no name of a client: expected printable text in NFC, without space around it"
+            f"found client name {name!r}, expected printable text in NFC without surrounding space"
             for name in self.client
             if not isinstance(name, str)
             or not name
@@ -54,24 +53,25 @@ class Population:
             problems.append("two clients have the same name")
         if not self.client:
             problems.append("there are no clients")
-        problems += [f"a trait is named {name!r}, as a column is" for name in self.traits if name in COLUMNS]
+        problems += [
+            f"found a trait named {name!r}, which is the name of a column: choose another name"
+            for name in self.traits
+            if name in COLUMNS
+        ]
         columns = {"epsilon": self.epsilon, "delta": self.delta, "size": self.size, **self.traits}
-        kept: dict[str, Floats] = {}
-        for name, column in columns.items():
-            kept[name] = np.array(column, dtype=np.float64)
-            if kept[name].shape != (len(self.client),):
-                problems.append(f"{name} has {kept[name].size} entries for {len(self.client)} clients")
-        if not problems:
-            problems = self._problems(kept)
-        _raise("the population", problems)
+        kept: dict[str, NDArray[Any]] = {k: np.array(column, np.float64) for k, column in columns.items()}
+        problems += [
+            f"{name} has {column.size} entries for {len(self.client)} clients"
+            for name, column in kept.items()
+            if column.shape != (len(self.client),)
+        ]
+        _raise("the population", problems or self._problems(kept))
+        kept["size"] = kept["size"].astype(np.int64)
         for column in kept.values():
             column.flags.writeable = False
-        size = kept["size"].astype(np.int64)
-        size.flags.writeable = False
-        object.__setattr__(self, "epsilon", kept["epsilon"])
-        object.__setattr__(self, "delta", kept["delta"])
-        object.__setattr__(self, "size", size)
-        object.__setattr__(self, "traits", MappingProxyType({name: kept[name] for name in self.traits}))
+        for name in COLUMNS[1:]:
+            object.__setattr__(self, name, kept.pop(name))
+        object.__setattr__(self, "traits", MappingProxyType(kept))
 
     def _problems(self, columns: Mapping[str, Floats]) -> list[str]:
         epsilon, delta, size = (columns[name] for name in COLUMNS[1:])
@@ -90,6 +90,18 @@ class Population:
     def __len__(self) -> int:
         return len(self.client)
 
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
+        return f"<Population {facts}>"
+
+    def _repr_html_(self) -> str:
+        return html_table("Population", self._facts() | {"traits": ", ".join(self.traits) or "none"})
+
+    def _facts(self) -> dict[str, object]:
+        columns = {"epsilon": self.epsilon, "delta": self.delta, "records": self.size}
+        spans = {name: span(column.min(), column.max()) for name, column in columns.items()}
+        return {"clients": len(self), **spans}
+
     @classmethod
     def of(
         cls,
@@ -98,7 +110,7 @@ class Population:
         size: ArrayLike = 1,
         traits: Mapping[str, Floats] | None = None,
     ) -> "Population":
-        """From arrays or numbers; a single number holds for every client. Names are c0, c1, …"""
+        """Return a population from arrays or numbers; a number holds for every client. Names are c0, c1, …"""
         budgets = np.atleast_1d(np.asarray(epsilon, dtype=np.float64))
 
         def for_each(value: ArrayLike) -> Floats:
@@ -115,18 +127,20 @@ class Population:
 
     @classmethod
     def from_csv(cls, path: Path | str) -> "Population":
-        """Read `client,epsilon,delta,size` and any further numeric columns as traits.
+        """Read the columns client, epsilon, delta and size, and any further numeric columns as traits.
 
-        Every bad row is reported at once, with its line number; nothing is half-loaded.
+        Raise `PopulationError` with the line numbers of all bad rows.
         """
         try:
             with Path(path).open(encoding="utf-8-sig", newline="") as file:
-                text = file.read()
+                return _parse(file, str(path))
         except (OSError, UnicodeDecodeError) as problem:
             raise PopulationError(f"cannot read the population from {path}: {problem}") from None
-        return _parse(text, str(path))
+        except csv.Error as problem:
+            raise PopulationError(f"{path} is not CSV: {problem}") from None
 
     def to_csv(self) -> str:
+        """Return the CSV text that `from_csv` reads back exactly."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow([*COLUMNS, *self.traits])
@@ -137,7 +151,7 @@ class Population:
         return out.getvalue()
 
     def digest(self) -> str:
-        """SHA-256 of all that is said of the clients."""
+        """Return the SHA-256 of the population's CSV text."""
         return self._digest
 
     @cached_property
@@ -145,10 +159,10 @@ class Population:
         return hashlib.sha256(self.to_csv().encode()).hexdigest()
 
     def classes(self) -> tuple[tuple[str, ...], Ints]:
-        """Names of the budget classes and each client's class, strictest first.
+        """Return the names of the budget classes, strictest first, and (N,) each client's class number.
 
-        Equal budgets are a class of their own where there are at most eight; otherwise clients are
-        cut into eight classes of about equal number by epsilon.
+        Up to eight different budgets are a class each; otherwise clients are divided by epsilon into eight
+        classes of about equal size.
         """
         kinds, index = distinct(np.stack([self.epsilon, self.delta]))
         budgets, one_delta = kinds.T, bool((self.delta == self.delta[0]).all())
@@ -182,15 +196,8 @@ def _row_problems(epsilon: float, delta: float, size: float) -> list[str]:
     return problems
 
 
-def _parse(text: str, source: str) -> Population:
-    try:
-        return _parse_rows(text, source)
-    except csv.Error as problem:
-        raise PopulationError(f"{source} is not CSV: {problem}") from None
-
-
-def _parse_rows(text: str, source: str) -> Population:
-    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+def _parse(file: TextIO, source: str) -> Population:
+    lines = csv.reader(file, strict=True)
     header = [name.strip() for name in next(lines, [])]
     missing = [name for name in COLUMNS if name not in header]
     if missing:
@@ -199,7 +206,7 @@ def _parse_rows(text: str, source: str) -> Population:
             f"found {', '.join(header) or 'nothing'}, missing {', '.join(missing)}"
         )
     if len(set(header)) != len(header):
-        raise PopulationError(f"{source}: a column name stands twice in the first line")
+        raise PopulationError(f"{source}: found a column name twice in the first line, expected each once")
     numeric = [name for name in header if name != "client"]
     problems: list[str] = []
     seen: dict[str, int] = {}
@@ -216,7 +223,9 @@ def _parse_rows(text: str, source: str) -> Population:
         if not name:
             problems.append(f"{at}: the client has no name")
         elif name in seen:
-            problems.append(f"{at}: client {name!r} stands already in line {seen[name]}")
+            problems.append(
+                f"{at}: client {name!r} is already in line {seen[name]}; expected each client once"
+            )
         else:
             seen[name] = lines.line_num
         values, bad = _numbers(row, numeric)
@@ -228,17 +237,13 @@ def _parse_rows(text: str, source: str) -> Population:
     if not rows and not problems:
         problems.append("there are no clients below the first line")
     _raise(source, problems)
-    return Population(
-        client=tuple(seen),
-        epsilon=np.array([row["epsilon"] for row in rows]),
-        delta=np.array([row["delta"] for row in rows]),
-        size=np.array([row["size"] for row in rows], dtype=np.int64),
-        traits={name: np.array([row[name] for row in rows]) for name in numeric if name not in COLUMNS},
-    )
+    columns: dict[str, NDArray[Any]] = {name: np.array([row[name] for row in rows]) for name in numeric}
+    epsilon, delta, size = (columns.pop(name) for name in COLUMNS[1:])
+    return Population(tuple(seen), epsilon, delta, size, columns)
 
 
 def _number(text: str) -> float:
-    """As Python reads it, but without 1_000, and infinite only where it says so."""
+    """Return the number in a text; refuse underscores, and infinity unless the text says inf."""
     value = float(text)
     if "_" in text or (math.isinf(value) and "inf" not in text.lower()):
         raise ValueError(text)
@@ -262,11 +267,8 @@ def _numbers(row: dict[str, str], names: list[str]) -> tuple[dict[str, float], l
 
 def _raise(source: str, problems: list[str]) -> None:
     if problems:
-        shown = problems[:MOST_PROBLEMS]
-        more = len(problems) - len(shown)
-        tail = f"\n  … and {more} more" if more else ""
-        raise PopulationError(
-            f"{source}: {len(problems)} problem{'s' if len(problems) > 1 else ''}, nothing loaded\n  "
-            + "\n  ".join(shown)
-            + tail
-        )
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        more = len(problems) - MOST_PROBLEMS
+        tail = [f"… and {more} more"] if more > 0 else []
+        lines = [f"{source}: {count}, nothing loaded", *problems[:MOST_PROBLEMS], *tail]
+        raise PopulationError("\n  ".join(lines))

@@ -1,6 +1,6 @@
-"""Rules that pick who trains by something of the clients' data: what they read is declared, and paid for.
+"""Rules that select clients by a statistic of their data, which is declared and charged for.
 
-Each rule sees one (noisy) statistic for each client asked, divided by the client's public number of records.
+Each rule sees one (noisy) statistic of each client asked, divided by the client's public number of records.
 """
 
 from collections.abc import Callable
@@ -9,65 +9,66 @@ from typing import Literal
 
 import numpy as np
 
+from discretion.arrays import Floats, Ints
 from discretion.errors import PlanError
-from discretion.phase import LARGEST, SMALLEST
-from discretion.population import Floats, Ints
+from discretion.plan.phase import LARGEST, SMALLEST
 
 Rule = Literal["largest_loss", "norm", "class_balance", "diversity"]
 
-# what a rule reads of each record, and so what one record more or less can change: `bound` times this
+# what a rule reads of the clients' data
 READS: dict[Rule, str] = {
     "largest_loss": "the loss of every record",
     "norm": "the norm of the clients' gradients",
     "class_balance": "the labels",
     "diversity": "the norm of the clients' gradients, and how much they vary",
 }
+# how many numbers of a statistic one record can change, each by `bound` at most
 NUMBERS: dict[Rule, float] = {"largest_loss": 1, "norm": 1, "class_balance": 1, "diversity": 2}
-LEAST = 1e-6  # what a statistic counts at least: noise may make it negative
+LEAST = 1e-6  # lower limit for statistics: noise may make them negative
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How those who train are picked among those asked."""
+    """How the clients that train are selected among the clients asked."""
 
     rule: Rule
-    choose: int  # how many train
-    bound: float  # on what one record adds to each number of the statistic
+    choose: int  # number of clients that train
+    bound: float  # clipping bound on what one record adds to each number of the statistic
 
     def __post_init__(self) -> None:
         if self.rule not in READS or self.choose < 1 or not SMALLEST <= self.bound <= LARGEST:
             raise PlanError(
-                f"a rule that reads is one of {', '.join(READS)}; it picks at least 1 client, and what a "
-                f"record adds is bounded by a number from {SMALLEST:g} to {LARGEST:g}"
+                f"invalid reading: found {self}; expected a rule of {', '.join(READS)}, at least 1 client to "
+                f"choose, and a bound from {SMALLEST:g} to {LARGEST:g}"
             )
 
     @property
     def sensitivity(self) -> float:
-        """How far one record can move the whole statistic."""
+        """Sensitivity: how far one record can move the statistic in L2 norm."""
         return self.bound * float(np.sqrt(NUMBERS[self.rule]))
 
     def pick(self, statistic: Floats, coins: Floats) -> tuple[Ints, Floats]:
-        """Which of the (k, m) rows train, and how much each counts: 1 on average."""
+        """Return the numbers of the (k, m) statistic's rows that train, and their weights, 1 on average."""
         if len(statistic) <= self.choose:
             return np.arange(len(statistic)), np.ones(len(statistic))
         return _RULES[self.rule](statistic, self.choose, coins)
 
 
 def _largest(statistic: Floats, choose: int, _: Floats) -> tuple[Ints, Floats]:
-    """Power of choice (Cho, Wang and Joshi 2022): those with the largest mean loss."""
+    """Select the clients with the largest mean loss: power of choice (Cho, Wang and Joshi 2022)."""
     picked = np.sort(np.argsort(-statistic[:, 0], kind="stable")[:choose])
     return picked, np.ones(choose)
 
 
 def _by_norm(statistic: Floats, choose: int, coins: Floats) -> tuple[Ints, Floats]:
-    """Optimal client sampling (Chen, Horváth and Richtárik 2022): a coin of p ~ norm, weighted by 1/p."""
+    """Select by coins of p ~ norm, weighted by 1/p (Chen, Horváth and Richtárik 2022)."""
     p = optimal_chances(np.maximum(statistic[:, 0], LEAST), choose)
     picked = np.flatnonzero(coins < p)
     return picked, choose / len(p) / p[picked]
 
 
 def optimal_chances(norm: Floats, expected: int) -> Floats:
-    """(k,) chances that sum to `expected`: proportional to the norm, but for those that would pass 1.
+    """Return (k,) probabilities that sum to `expected`: proportional to the norm, and at most 1.
 
     With norms in ascending order and n clients, l is the largest with 0 < m + l - n <= sum_(j<=l) norm_j /
     norm_l; then p_i = (m + l - n) norm_i / sum_(j<=l) norm_j for i <= l, and 1 for the others.
@@ -83,10 +84,10 @@ def optimal_chances(norm: Floats, expected: int) -> Floats:
 
 
 def _by_balance(statistic: Floats, choose: int, coins: Floats) -> tuple[Ints, Floats]:
-    """Fed-CBS (Zhang et al. 2023): one after the other, likelier the better it balances the classes.
+    """Select one client after the other, likelier the better it balances the classes (Zhang et al. 2023).
 
-    The (i + 1)-th client is drawn in proportion to QCID(before)^i / QCID(with it)^(i + 1), where QCID is the
-    squared distance of the classes' shares from even ones.
+    The (i + 1)-th client is drawn in proportion to QCID(before)^i / QCID(with the client)^(i + 1), where QCID
+    is the squared distance of the classes' shares from even shares.
     """
     counts = np.maximum(statistic, LEAST)
     total, left = np.zeros(counts.shape[1]), np.arange(len(counts))
@@ -102,7 +103,7 @@ def _by_balance(statistic: Floats, choose: int, coins: Floats) -> tuple[Ints, Fl
 
 
 def _by_diversity(statistic: Floats, choose: int, coins: Floats) -> tuple[Ints, Floats]:
-    """DELTA (Wang et al. 2023): draws by sqrt(gradient norm² + local variance), weighted for that."""
+    """Draw by sqrt(gradient norm² + local variance), with inverse weights: DELTA (Wang et al. 2023)."""
     norm, square = np.maximum(statistic, LEAST).T
     x = np.sqrt(norm**2 + np.maximum(square - norm**2, 0.0))
     x /= x.sum()

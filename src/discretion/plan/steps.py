@@ -1,54 +1,59 @@
-"""A client's privacy cost: a list of Gaussian steps, which is all that an accountant ever sees."""
+"""Gaussian steps: a client's privacy cost as an accountant sees it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
 
+from discretion.arrays import Floats, Ints
 from discretion.errors import PlanError
-from discretion.population import Floats, Ints
+from discretion.plan.phase import Rule, check
 
-Unit = Literal["client", "record"]  # what is protected: all data of a client, or each record of it
-Adjacency = Literal["add_remove", "replace"]  # neighbours have one unit more or less, or another one
+Unit = Literal["client", "record"]  # unit of privacy: all data of a client, or each of its records
+Adjacency = Literal["add_remove", "replace"]  # neighbours have one unit more or less, or one replaced
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Gaussian steps of N clients: count times each, in any order.
+    """S different Gaussian steps of N clients, each taken `count` times, in any order.
 
-    In step s the client's unit enters, with probability rate[s] (a secret coin), a sum that gets noise of
-    multiplier[s] times what the unit could change the sum by. Rounds that vary over time, mini-batches
-    inside a client, turns that everybody knows of (rate 1) and a single Gaussian release are all this.
+    In step s the client's unit enters a sum with probability rate[s], by a secret coin (Poisson sampling).
+    The sum gets Gaussian noise of standard deviation multiplier[s] times the unit's sensitivity. This covers
+    rounds that vary over time, mini-batches within a client, public turns (rate 1), and a single release.
 
     Guarantees:
         Steps of different units or adjacencies are never added up.
-        Where neighbours have another unit in place of one, only steps without a secret coin are taken: no
-        tight pair of distributions is proved for the others.
+        Under replace adjacency, only steps without a secret coin are accepted: for the others no tight
+        dominating pair of distributions is proved.
     """
 
     rate: Floats  # (S, N)
     multiplier: Floats  # (S, N)
-    count: Ints  # (S, N); (S,) holds for every client
+    count: Ints  # (S, N); given as (S,), the counts hold for every client
     unit: Unit = "client"
     adjacency: Adjacency = "add_remove"
 
     def __post_init__(self) -> None:
-        count = np.asarray(self.count)
+        count, adjacency = np.asarray(self.count), self.adjacency
         if count.ndim == 1 and self.rate.ndim == 2 and len(count) == len(self.rate):
             count = np.broadcast_to(count[:, None], self.rate.shape)
         object.__setattr__(self, "count", count)
-        alike = self.rate.ndim == 2 and self.rate.shape == self.multiplier.shape == count.shape
-        if not alike or not _sound(self.rate, self.multiplier, count):
+        shapes = self.rate.shape, self.multiplier.shape, count.shape
+        if self.rate.ndim != 2 or len(set(shapes)) > 1:
             raise PlanError(
-                "these steps cannot be: a rate lies between 0 and 1, a multiplier is at least 0, a count is "
-                "whole and at least 0, and there is one of each for each step and client"
+                "invalid steps: rate, multiplier and count must have one entry for each step and client, "
+                f"found shapes {', '.join(map(str, shapes))}"
             )
-        if self.unit not in get_args(Unit) or self.adjacency not in get_args(Adjacency):
-            raise PlanError(
-                f"steps protect a client or a record, by add_remove or replace; found {self.unit!r} and "
-                f"{self.adjacency!r}"
-            )
-        if self.adjacency == "replace" and not ((self.rate == 0) | (self.rate == 1)).all():
+        whole = (count >= 0) & np.isfinite(count) & (count == np.floor(count))
+        rules: list[Rule] = [
+            ("rate must lie between 0 and 1", (self.rate >= 0) & (self.rate <= 1), self.rate),
+            ("multiplier must be at least 0", self.multiplier >= 0, self.multiplier),
+            ("count must be a whole number, at least 0", whole, count),
+            ("unit must be client or record", self.unit in get_args(Unit), self.unit),
+            ("adjacency must be add_remove or replace", adjacency in get_args(Adjacency), adjacency),
+        ]
+        check("steps", rules)
+        if adjacency == "replace" and not ((self.rate == 0) | (self.rate == 1)).all():
             raise PlanError(
                 "a secret coin cannot be accounted for where one unit is replaced by another: use add_remove"
             )
@@ -57,35 +62,31 @@ class Steps:
         return len(self.rate)
 
     def of(self, clients: Ints) -> "Steps":
-        return self._with(self.rate[:, clients], self.multiplier[:, clients], self.count[:, clients])
+        """Return the steps of these clients only."""
+        mine = {name: getattr(self, name)[:, clients] for name in ("rate", "multiplier", "count")}
+        return replace(self, **mine)
 
     def then(self, later: "Steps") -> "Steps":
+        """Return these steps and the later ones together."""
         if len(self) and len(later) and (self.unit, self.adjacency) != (later.unit, later.adjacency):
             raise PlanError(
-                f"steps that protect a {self.unit} ({self.adjacency}) and steps that protect a {later.unit} "
-                f"({later.adjacency}) do not add up: keep an account for each"
+                f"found steps of unit {self.unit} ({self.adjacency}) and of unit {later.unit} "
+                f"({later.adjacency}), which do not add up: keep an account for each"
             )
-        tagged = self if len(self) else later
-        return tagged._with(
-            np.concatenate([self.rate, later.rate]),
-            np.concatenate([self.multiplier, later.multiplier]),
-            np.concatenate([self.count, later.count]),
+        return replace(
+            self if len(self) else later,
+            rate=np.concatenate([self.rate, later.rate]),
+            multiplier=np.concatenate([self.multiplier, later.multiplier]),
+            count=np.concatenate([self.count, later.count]),
         )
-
-    def _with(self, rate: Floats, multiplier: Floats, count: Ints) -> "Steps":
-        return Steps(rate, multiplier, count, self.unit, self.adjacency)
 
     @classmethod
     def none(cls, clients: int) -> "Steps":
+        """Return no steps, for this number of clients."""
         return cls(np.zeros((0, clients)), np.zeros((0, clients)), np.zeros((0, clients), dtype=np.int64))
 
     @classmethod
     def same(cls, rate: Floats, multiplier: Floats, count: int | Ints) -> "Steps":
-        """`count` equal steps, each client with its own rate and multiplier, (N,) each."""
+        """Return `count` equal steps for each client, with (N,) rates and (N,) noise multipliers."""
         counts = np.broadcast_to(np.asarray(count), np.shape(rate))
         return cls(rate[None], multiplier[None], counts[None])
-
-
-def _sound(rate: Floats, multiplier: Floats, count: Ints) -> bool:
-    whole = (count >= 0) & np.isfinite(count) & (count == np.floor(count))
-    return bool(((rate >= 0) & (rate <= 1) & (multiplier >= 0) & whole).all())

@@ -1,37 +1,38 @@
 """What a plan does to each client, summed up over its rounds: for tables and figures."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from discretion.plan import Plan, Sampling
-from discretion.population import Floats
+from discretion.arrays import Floats
+from discretion.plan.plan import Plan
 
-COMING: dict[Sampling, str] = {
-    "poisson": "a secret coin for each client and round",
-    "fixed_size": "a fixed number, drawn in secret for each round",
-}
+Coming = Literal["public", "poisson", "fixed_size"]  # turns drawn in advance; else secret coins, by sampling
 
 
 @dataclass(frozen=True)
 class Treatment:
-    """Least and most over the rounds are the rows of (2, N) arrays; NaN for who never takes part."""
+    """What a plan does to each client over its rounds.
+
+    The rows of (2, N) arrays are the least and the most over the rounds; NaN for clients that never take
+    part.
+    """
 
     public: bool  # turns were drawn when planning; else they are secret
-    coming: str  # who takes part, in words
-    turns: Floats  # (N,) rounds that a client is expected to take part in, or turns that it has
-    rate: Floats  # (2, N) chance of taking part in a round; turns for each round where they are public
-    clip: Floats  # (2, N)
-    multiplier: Floats  # (2, N) noise over clip, as charged
-    batch: Floats | None  # (2, N) chance of a record to be in a batch
-    steps: tuple[int, int]  # of a turn, each on a batch; least and most
+    coming: Coming  # what decides who takes part
+    turns: Floats  # (N,) expected number of rounds with the client, or its number of public turns
+    rate: Floats  # (2, N) sampling rate; where turns are public, turns per round
+    clip: Floats  # (2, N) clipping norm
+    multiplier: Floats  # (2, N) noise multiplier, as charged
+    batch: Floats | None  # (2, N) sampling rate of records
+    steps: tuple[int, int]  # least and most noisy steps in a turn
 
 
 def treatment(plan: Plan) -> Treatment:
-    """Clips and multipliers are of the rounds in which a client may take part."""
-    clients = len(plan.clients)
-    turns = np.zeros(clients)
-    found = {name: _nothing(clients) for name in ("rate", "clip", "multiplier", "batch")}
+    """Return the summary of a plan; clips and multipliers are of rounds in which a client may take part."""
+    turns = np.zeros(len(plan.clients))
+    found = {name: np.full((2, len(turns)), np.nan) for name in ("rate", "clip", "multiplier", "batch")}
     for phase in plan.phases:
         turns += phase.rounds * phase.expected
         taking = phase.expected > 0
@@ -47,7 +48,7 @@ def treatment(plan: Plan) -> Treatment:
     steps = [phase.steps for phase in plan.phases]
     return Treatment(
         public=public,
-        coming="drawn in advance, and public" if public else COMING[plan.sampling],
+        coming="public" if public else plan.sampling,
         turns=turns,
         rate=np.stack([turns, turns]) / plan.rounds if public else found["rate"],
         clip=found["clip"],
@@ -57,11 +58,7 @@ def treatment(plan: Plan) -> Treatment:
     )
 
 
-def _nothing(clients: int) -> Floats:
-    return np.full((2, clients), np.nan)
-
-
 def ends(column: Floats) -> tuple[float, float] | None:
-    """Least and most of a column, of some clients; nothing where none of them ever takes part."""
+    """Return the least and the most of a column; None where no client of the column ever takes part."""
     known = column[~np.isnan(column)]
     return (float(known.min()), float(known.max())) if known.size else None

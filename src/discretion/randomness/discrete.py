@@ -1,21 +1,21 @@
-"""Gaussian numbers made exactly from random words: floats, rounded to whole numbers, or discrete Gaussian.
+"""Exact Gaussian samplers from random words: floats, Gaussian rounded to integers, and discrete Gaussian.
 
 One sampler serves all three. A number of standard deviation s·2^b is ± (k + x)·2^b with a step k = 0, 1, 2, …
 and a fraction 0 <= x < 1; b is chosen so that s lies between 64 and 128 (or, where x is 0, below).
 
-1. k comes with probability proportional to exp(-k²/2s²), from a table of cumulated probabilities;
-2. x is uniform: endless bits for a normal number, b bits for a discrete Gaussian one;
-3. the pair is kept with probability exp(-(2kx + x²)/2s²), which is above 0.99 on average, so that it comes
-   with probability proportional to exp(-(k + x)²/2s²);
-4. the sign is a fair coin; a discrete Gaussian number that came out as minus zero is drawn again.
+1. Draw k with probability proportional to exp(-k²/2s²), from a table of cumulative probabilities.
+2. Draw x uniformly: with unlimited bits for a Gaussian number, with b bits for a discrete Gaussian one.
+3. Accept the pair with probability exp(-(2kx + x²)/2s²), which is above 0.99 on average, so that an accepted
+   pair has probability proportional to exp(-(k + x)²/2s²).
+4. Draw the sign as a fair coin; draw again a discrete Gaussian number that came out as minus zero.
 
-Steps 1 and 3 ask whether a uniform number of endless bits lies below a real number. The first 64 bits, or 63,
-decide that nearly always; where they do not, decimal arithmetic with as many more bits as it takes does.
-Floating point decides step 3 only where it cannot err: where the coin is further than `MARGIN` from the
-chance, which is 500 times what float64 can be wrong by if exp is good to 4 units in the last place.
+Steps 1 and 3 ask whether a uniform number of unlimited bits lies below a real number. The first 64 bits, or
+63, nearly always decide. Where they do not, decimal arithmetic draws as many more bits as the decision takes.
+Floating point decides step 3 only where it cannot err: where the coin is farther than `MARGIN` from the
+acceptance probability, 500 times the error of float64 if exp is accurate to 4 units in the last place.
 
-So each whole number comes with exactly its probability, if the words are uniform: there is no statistical
-distance to bound. How long it takes depends on the numbers drawn; an adversary with a clock is not covered.
+So each whole number has exactly its probability if the words are uniform: there is no statistical distance to
+bound. Running time depends on the numbers drawn; an adversary that measures time is not covered.
 """
 
 import math
@@ -30,23 +30,26 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from discretion.arrays import Floats, Ints
 from discretion.errors import InputError
-from discretion.population import Floats, Ints
-from discretion.streams import Words
+from discretion.randomness.streams import Words
 
-Draw = Callable[[int], Words]  # so many words that were never drawn before, every bit a fair coin
+Draw = Callable[[int], Words]  # returns this many fresh words, every bit a fair coin
 Number = TypeVar("Number", np.float64, np.int64)
 
-BATCH = 2**14  # numbers made at once: they stay in the cache
+BATCH = 2**14  # numbers sampled at once: they stay in the processor's cache
 MARGIN = 2.0**-40
 SPLIT = 7  # a standard deviation is at most 2^SPLIT steps
 LARGEST = 2.0**50  # standard deviation of a whole number
 
 
 def gaussian(size: int, std: float, draw: Draw) -> Floats:
-    """Normal numbers as floats: exact ones with 63 bits after the step, so that no tail is cut off."""
+    """Return (size,) Gaussian numbers as floats, with 63 bits after the step, so that no tail is cut off."""
     if std != 0 and not np.finfo(np.float64).tiny <= std * 2.0**-SPLIT < math.inf:
-        raise InputError(f"noise of standard deviation {std:g} cannot be drawn: floats have no such steps")
+        raise InputError(
+            f"noise cannot be drawn: found standard deviation {std:g}, expected 0 or a number from 3e-306 on "
+            "that float64 holds"
+        )
     table = _table(2.0**SPLIT)
 
     def batch(count: int) -> Floats:
@@ -58,14 +61,14 @@ def gaussian(size: int, std: float, draw: Draw) -> Floats:
 
 
 def rounded_gaussian(size: int, sigma: float, draw: Draw) -> Ints:
-    """Normal numbers of standard deviation `sigma`, each rounded to the nearest whole number.
+    """Return (size,) Gaussian numbers of standard deviation `sigma`, each rounded to the nearest integer.
 
     Guarantees:
-        y comes with exactly the probability that N(0, sigma²) lies between y - 1/2 and y + 1/2.
-        Added to a sum of whole numbers it gives what the Gaussian mechanism gives, rounded afterwards,
-        because z + round(n) = round(z + n). So whatever is proved of the Gaussian mechanism of multiplier
-        sigma / sensitivity holds, by any accountant, under secret sampling too.
-        The price is a variance of about sigma² + 1/12.
+        y has exactly the probability that N(0, sigma²) lies between y - 1/2 and y + 1/2.
+        Added to a sum of integers, this noise gives the output of the Gaussian mechanism, rounded afterwards,
+        because z + round(n) = round(z + n). So everything that is proved for the Gaussian mechanism with
+        noise multiplier sigma / sensitivity holds, by any accountant, and under Poisson sampling too.
+        The variance is about sigma² + 1/12.
     """
     _check(sigma)
     if sigma == 0:
@@ -87,25 +90,28 @@ def rounded_gaussian(size: int, sigma: float, draw: Draw) -> Ints:
 
 
 def discrete_gaussian(size: int, sigma: float, draw: Draw) -> Ints:
-    """Whole numbers y with probability proportional to exp(-y²/2sigma²): Canonne, Kamath and Steinke 2020.
+    """Return (size,) integers y with probability proportional to exp(-y²/2sigma²).
+
+    The discrete Gaussian of Canonne, Kamath and Steinke 2020.
 
     Guarantees:
-        The probabilities are exact. Let a client change the sum, of whole numbers, by at most d in L2 norm.
-        Proved: d²/2sigma² concentrated privacy, as of the Gaussian (their theorem 4, coordinates add up).
-        Proved: with a secret coin of probability q, the Rényi divergence of every whole order a >= 2 is at
-        most that of the sampled Gaussian of multiplier sigma / d.
+        The probabilities are exact. Let a client change the sum of integers by at most d in L2 norm.
+        Proved: d²/2sigma² concentrated privacy, as for the Gaussian (their theorem 4; coordinates add up).
+        Proved: with a secret coin of probability q (Poisson sampling), the Rényi divergence of every integer
+        order a >= 2 is at most that of the sampled Gaussian with noise multiplier sigma / d.
             Removing: let r be the ratio of the densities with and without the client. E[(1 - q + q r)^a]
             is a sum of E[r^l] with positive factors, and E[r^l] <= exp(l (l - 1) d²/2sigma²) by their
             theorem, where the Gaussian has equality.
-            Adding is no worse: y -> change - y swaps the two densities, so taking y and its image together
-            it is enough that F(a) >= F(1 - a) for r > 1 and 0 < q < 1, where F(t) = A^t + r B^t,
+            Adding is no worse: y -> change - y swaps the two densities. Taking y and its image together, it
+            is enough that F(a) >= F(1 - a) for r > 1 and 0 < q < 1, where F(t) = A^t + r B^t,
             A = 1 - q + q r and B = 1 - q + q / r. As A B > 1, F(t) - F(1 - t) is a sum of four exponentials
             whose factors, in order of their rates, change sign three times. So it has at most three zeros
-            (Descartes), which are 0, 1/2 and 1, and it is positive beyond, as its fastest exponential is.
-        False: that the Gaussian's privacy loss distribution dominates. Already the total variation distance
-        under a change of 1 is larger: P(0) here, which exceeds the P(0) of `rounded_gaussian`. An
-        accountant by privacy loss distributions of the Gaussian must not be used here; there it may.
-        Not covered: noise added in parts by several clients, whose sum is no discrete Gaussian.
+            (Descartes), which are 0, 1/2 and 1, and it is positive beyond 1, as its fastest exponential is.
+        False: that the privacy loss distribution of the Gaussian dominates. Already the total variation
+        distance under a change of 1 is larger: it is P(0) here, which exceeds the P(0) of
+        `rounded_gaussian`. An accountant that uses privacy loss distributions of the Gaussian must not be
+        used for this sampler; for `rounded_gaussian` it may.
+        Not covered: noise that several clients add in parts, whose sum is no discrete Gaussian.
     """
     _check(sigma)
     if sigma == 0:
@@ -125,7 +131,7 @@ def discrete_gaussian(size: int, sigma: float, draw: Draw) -> Ints:
 
 
 def uniform(size: int, draw: Draw) -> Floats:
-    """Multiples of 2^-53 from 0 to below 1."""
+    """Return (size,) uniform multiples of 2^-53 from 0 to below 1."""
     return (draw(size) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -134,11 +140,11 @@ def uniform(size: int, draw: Draw) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """How a word becomes a step."""
+    """Table that turns a random word into a step."""
 
     scale: float  # standard deviation in steps
-    floors: Words  # (K,) cumulated probabilities, rounded down to multiples of 2^-64
-    guide: NDArray[np.int16]  # (2^16,) the step, by a word's first 16 bits; -1 if they do not tell
+    floors: Words  # (K,) cumulative probabilities, rounded down to multiples of 2^-64
+    guide: NDArray[np.int16]  # (2^16,) the step, by a word's first 16 bits; -1 where they do not decide
 
 
 @lru_cache(maxsize=64)
@@ -152,7 +158,7 @@ def _table(scale: float) -> _Table:
 
 
 def _floors(scale: float, bits: int) -> list[int]:
-    """floor(2^bits P(step <= k)) for k = 0, 1, … up to the first that is 2^bits - 1."""
+    """Return floor(2^bits P(step <= k)) for k = 0, 1, … up to the first that is 2^bits - 1."""
     digits = bits // 3 + 20
     while True:
         with localcontext(Context(prec=digits)):
@@ -163,8 +169,8 @@ def _floors(scale: float, bits: int) -> list[int]:
                 k += 1
                 weight = (-k * k * rate).exp()
                 cumulated.append(cumulated[-1] + weight)
-            # a weight is wrong by 3 ulp at most, a sum of k of them by (k + 2)² ulp, those left out come to
-            # (k + 1) ulp together, and a quotient is wrong by both sums' errors, as the whole is at least 1
+            # errors: 3 ulp at most in a weight, (k + 2)² ulp in a sum of k weights, (k + 1) ulp for all
+            # weights left out, and both sums' errors in a quotient, as the total is at least 1
             error = 8 * (k + 2) ** 2 * ulp
             shares = [weight / cumulated[-1] for weight in cumulated]
             low = [int((share - error) * 2**bits) for share in shares]
@@ -180,7 +186,7 @@ def _decimal(value: Fraction) -> Decimal:
 
 
 def _pairs(count: int, table: _Table, bits: int, draw: Draw) -> tuple[Ints, Words, NDArray[np.bool_]]:
-    """At most `count` steps, fractions of so many bits (as 64-bit words) and signs, by rejection."""
+    """Return at most `count` accepted steps, fractions of `bits` bits (as 64-bit words) and signs."""
     words = draw((3 if bits else 2) * count).reshape(-1, count)
     step = _steps(words[0], table, draw)
     negative = (words[1] & np.uint64(1)).astype(np.bool_)
@@ -209,7 +215,7 @@ def _steps(words: Words, table: _Table, draw: Draw) -> Ints:
 
 
 def _step(scale: float, prefix: int, draw: Draw) -> int:
-    """The step of a uniform number whose first 64 bits do not tell it."""
+    """Return the step of a uniform number whose first 64 bits do not decide it, by drawing more bits."""
     bits = 64
     while True:
         floors = _floors(scale, bits)
@@ -219,9 +225,9 @@ def _step(scale: float, prefix: int, draw: Draw) -> int:
 
 
 def _kept(scale: float, step: int, fraction: int, endless: bool, coin: int, draw: Draw) -> bool:
-    """Whether a uniform number, of which the first 63 bits are given, is below exp(-(2kx + x²)/2s²).
+    """Return whether a uniform number, given by its first 63 bits, is below exp(-(2kx + x²)/2s²).
 
-    Of x the first 64 bits are given; if it is `endless`, more follow.
+    x is given by its first 64 bits; if x is `endless`, more bits follow.
     """
     coin_bits, bits = 63, 64
     while True:
@@ -241,7 +247,7 @@ def _kept(scale: float, step: int, fraction: int, endless: bool, coin: int, draw
 
 
 def _unit(words: Words) -> Floats:
-    """Words as numbers from 0 to 1, to the precision of a float."""
+    """Return words as numbers from 0 to 1, to the precision of a float."""
     return (words >> np.uint64(1)).view(np.int64).astype(np.float64) * 2.0**-63
 
 
@@ -257,5 +263,5 @@ def _fill(out: NDArray[Number], batch: Callable[[int], NDArray[Number]]) -> NDAr
 def _check(sigma: float) -> None:
     if not 0 <= sigma <= LARGEST:
         raise InputError(
-            f"the noise on a grid needs a standard deviation from 0 to 2^50 steps; found {sigma}"
+            f"noise on a grid cannot be drawn: found standard deviation {sigma}, expected 0 to 2^50 steps"
         )

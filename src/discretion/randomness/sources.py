@@ -1,4 +1,4 @@
-"""Where the noise and the coins of a release come from."""
+"""Sources of coins and noise: seeded for simulation, cryptographic for deployment."""
 
 import os
 from dataclasses import dataclass
@@ -8,28 +8,28 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-from discretion import discrete
+from discretion.arrays import Floats
 from discretion.errors import InputError
-from discretion.population import Floats
-from discretion.streams import Words
+from discretion.randomness import discrete
+from discretion.randomness.streams import Words
 
 
 class Source(Protocol):
-    """Gives the random numbers of one release."""
+    """Random numbers of one release."""
 
     def words(self, count: int) -> Words:
-        """So many words that were not given before, every bit a fair coin."""
+        """Return `count` fresh 64-bit words, every bit a fair coin."""
 
     def uniform(self, size: int) -> Floats:
-        """Numbers from 0 to below 1, for coins."""
+        """Return (size,) numbers from 0 to below 1, for coins."""
 
     def gaussian(self, size: int, std: float) -> Floats:
-        """Normal numbers in floating point."""
+        """Return (size,) Gaussian numbers of standard deviation `std`, in floating point."""
 
 
 @dataclass(frozen=True)
 class Seeded:
-    """Noise for simulation, the same again for the same generator: one of `streams.run_stream`."""
+    """Reproducible noise for simulation, from a generator of `streams.run_stream`."""
 
     rng: np.random.Generator
 
@@ -41,7 +41,7 @@ class Seeded:
 
     def gaussian(self, size: int, std: float) -> Floats:
         numbers = self.rng.standard_normal(size)
-        numbers *= std  # in place: the largest array of a round is not made twice
+        numbers *= std  # in place: this may be the largest array of a round
         return numbers
 
 
@@ -50,11 +50,11 @@ class Cryptographic:
     """Noise for deployment.
 
     Guarantees:
-        Nothing is kept: each call for words takes a new key of 256 bits from the operating system, and there
-        is no seed to give, to store or to repeat.
-        Noise differs from noise of truly random words by nothing that can be computed without breaking
-        ChaCha20, so the guarantee holds against whoever cannot. Python does not wipe memory: who can read
-        this process's memory is not covered, but such a reader has the updates anyway.
+        No seed exists: each call for words takes a new key of 256 bits from the operating system and does not
+        keep the key.
+        Nobody can tell this noise from noise of truly random words without breaking ChaCha20, so the privacy
+        guarantee holds against every adversary that cannot. Python does not wipe memory: an adversary that
+        reads this process's memory is not covered, but such an adversary has the updates anyway.
     """
 
     def words(self, count: int) -> Words:
@@ -68,8 +68,10 @@ class Cryptographic:
 
 
 def keystream(key: bytes, start: bytes, count: int) -> Words:
-    """`count` words of ChaCha20 (RFC 8439); `start` is the block's number (4 bytes) and the nonce (12)."""
+    """Return `count` words of ChaCha20 (RFC 8439); `start` is block number (4 bytes) and nonce (12 bytes)."""
     if count > 2**32:
-        raise InputError(f"at most 2^32 words come from one key, so that none comes twice; found {count}")
+        raise InputError(
+            f"too many words from one key: found {count}, expected at most 2^32 words, so that none repeats"
+        )
     zeros = bytes(8 * count)
     return np.frombuffer(Cipher(ChaCha20(key, start), mode=None).encryptor().update(zeros), dtype="<u8")

@@ -1,0 +1,1 @@
+"""Random numbers for sampling and noise: seeded streams, or a cryptographic generator."""
