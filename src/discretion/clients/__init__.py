@@ -1,0 +1,1 @@
+"""Clients that answer the training loop's orders: in this process, or elsewhere behind guards."""

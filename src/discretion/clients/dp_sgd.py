@@ -1,9 +1,10 @@
-"""Noisy steps of clients in this process: as many clients at a time as torch has threads."""
+"""DP-SGD of clients in this process, for plans that protect records: one client on each thread."""
 
 import queue
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -11,84 +12,77 @@ import torch
 from torch import Tensor, nn
 
 from discretion import engine
+from discretion.arrays import Floats, Ints
+from discretion.clients.devices import keep_freed_memory, thread_pool
 from discretion.clients.training import LocalTraining
-from discretion.clip import layers_of, owners
-from discretion.engine.memory import keep_freed_memory
-from discretion.engine.records import Records
-from discretion.orders import NoisySteps, Order, Updates
-from discretion.population import Floats, Ints
-from discretion.release import noisy_sum
-from discretion.server import Vector
+from discretion.engine.record_sums import RecordSums
 from discretion.tasks.partitions import Partition
+from discretion.training.clip import layers_of, owners
+from discretion.training.orders import NoisySteps, Order, Updates
+from discretion.training.release import noisy_sum
+from discretion.training.server_update import Vector
 
-Batch = Callable[[Ints], tuple[Tensor, Tensor]]  # the inputs and labels of these records
+Batch = Callable[[Ints], tuple[Tensor, Tensor]]  # inputs and labels of records by their numbers
 
 
-class Sums(Protocol):
-    """One thread's way to add up the clipped gradients of the records of these numbers."""
+class GradientSums(Protocol):
+    """Sums of clipped per-record gradients, for one thread at a time."""
 
     def clipped_sum(self, model: Vector, chosen: Ints, clip: float, layers: tuple[int, ...]) -> Floats: ...
 
 
-class ByTorch:
-    """For models that compiled code does not know."""
+class TorchSums:
+    """Sums by torch, for models that compiled code does not support."""
 
     def __init__(self, model: nn.Module, batch: Batch) -> None:
-        self._records = Records(model)
+        self._records = RecordSums(model)
         self._batch = batch
 
     def clipped_sum(self, model: Vector, chosen: Ints, clip: float, layers: tuple[int, ...]) -> Floats:
         return self._records.clipped_sum(model, *self._batch(chosen), clip, layers)
 
 
-class NoisyTraining:
-    """How clients train where plans protect records: in compiled code where the model is a known `stack`."""
+Idle = queue.SimpleQueue[GradientSums]
 
-    def __init__(
-        self,
-        model: nn.Module,
-        partition: Partition,
-        batch: Batch,
-        local: LocalTraining,
-        stack: engine.Stack | engine.Sequence | None,
-        records: engine.Records,
-    ) -> None:
-        self._model = model
-        self._partition = partition
-        self._batch = batch
-        self._local = local
-        self._stack = stack if isinstance(stack, engine.Stack) and engine.can_sum(stack) else None
-        self._records = records
-        self._lengths = tuple(p.numel() for p in model.parameters() if p.requires_grad)
-        self._idle: dict[bool, queue.SimpleQueue[Sums]] = {
-            compiled: queue.SimpleQueue() for compiled in (True, False)
-        }
 
-    def _sums(self, layers: tuple[int, ...], threads: int) -> queue.SimpleQueue[Sums]:
-        """One for each thread. They are made here: tracing a model is not for several threads at once."""
-        whole = owners(self._lengths, layers_of(layers, sum(self._lengths))) is not None
-        stack = self._stack if whole else None
+@dataclass
+class DPSGDTraining:
+    """DP-SGD training of clients; in compiled code if the model is a supported `stack`."""
+
+    model: nn.Module
+    partition: Partition
+    batch: Batch
+    local: LocalTraining
+    stack: engine.Stack | None
+    records: engine.RecordArrays
+    _idle: dict[bool, Idle] = field(default_factory=lambda: defaultdict(queue.SimpleQueue))
+
+    def _sums(self, layers: tuple[int, ...], threads: int) -> Idle:
+        """Return a queue with one GradientSums for each thread, made here as tracing is not thread-safe."""
+        lengths = [p.numel() for p in self.model.parameters() if p.requires_grad]
+        whole = owners(lengths, layers_of(layers, sum(lengths))) is not None
+        stack = self.stack if whole and self.stack and engine.can_sum(self.stack) else None
         idle = self._idle[stack is not None]
         while idle.qsize() < threads:
             if stack is None:
-                idle.put(ByTorch(self._model, self._batch))
+                idle.put(TorchSums(self.model, self.batch))
             else:
-                most = min(engine.MOST_RECORDS, int(self._partition.sizes.max(initial=1)))
-                idle.put(engine.Sums(stack, self._records, most))
+                most = min(engine.MOST_RECORDS, int(self.partition.sizes.max(initial=1)))
+                idle.put(engine.CompiledSums(stack, self.records, most))
         return idle
 
     def updates(self, order: Order, noisy: NoisySteps) -> Iterator[Updates]:
-        """Each client's on one thread.
+        """Yield each client's update, trained on one thread.
 
         Guarantees:
-            A client's update is the same whatever the number of threads, and whoever else is asked.
+            A client's update is the same whatever the number of threads, and whichever other clients are
+            asked.
         """
         keep_freed_memory()
         threads = torch.get_num_threads()
         idle = self._sums(noisy.layers, threads)
         waiting: deque[Future[Vector]] = deque()
-        pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
-        try:
+        with thread_pool() as pool:
             for i in range(len(order.clients) + threads):
                 if i < len(order.clients):
                     waiting.append(pool.submit(self._train, order, noisy, i, idle))
@@ -96,20 +90,17 @@ class NoisyTraining:
                     yield Updates(
                         order.clients[i - threads : i - threads + 1], waiting.popleft().result()[None]
                     )
-        finally:
-            pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(threads)  # those of the pool have set it for all
 
-    def _train(self, order: Order, noisy: NoisySteps, i: int, idle: queue.SimpleQueue[Sums]) -> Vector:
-        """(d,) how far noisy steps move the model of the i-th client asked.
+    def _train(self, order: Order, noisy: NoisySteps, i: int, idle: Idle) -> Vector:
+        """Train the i-th client asked by noisy steps; return (d,) the change of the model.
 
         Guarantees:
-            Each step takes a batch by the client's own coins, and divides the noisy sum of its clipped
-            gradients by the size expected of a batch: it follows from the number of records that the client
-            declared, which is public, and not from what was drawn. Where none are expected, nothing moves.
+            Each step samples a batch by the client's own coins (Poisson sampling) and divides the noisy sum
+            of its clipped gradients by the expected batch size, which follows from the declared number of
+            records, which is public, and not from the sampled batch. If none are expected, the model stays.
         """
-        sums, local = idle.get(), self._local
-        mine = self._partition.of(int(order.clients[i]))
+        sums, local = idle.get(), self.local
+        mine = self.partition.of(int(order.clients[i]))
         source, batch = noisy.source(i), float(noisy.batch[i])
         records = len(mine) if noisy.declared is None else int(noisy.declared[i])
         expected, clip, std = batch * records, float(noisy.clip[i]), float(noisy.noise[i])

@@ -1,4 +1,4 @@
-"""All clients on this machine: those of a round are trained in compiled code, or by torch."""
+"""Clients in this process, trained in compiled code or by torch."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -8,35 +8,39 @@ import torch
 from torch import nn
 
 from discretion import engine
+from discretion.arrays import Ints
 from discretion.clients import devices
-from discretion.clients.batches import batches
-from discretion.clients.evaluate import Evaluation, Quality, compiled_quality
-from discretion.clients.noisy import NoisyTraining
-from discretion.clients.single import SingleTraining, one_thread
+from discretion.clients.dp_sgd import DPSGDTraining
 from discretion.clients.statistics import Reader
-from discretion.clients.tensors import Tensors, ready
-from discretion.clients.together import TogetherTraining
-from discretion.clients.training import ONE_EPOCH, LocalTraining
+from discretion.clients.torch_training import (
+    Evaluation,
+    Quality,
+    RecordTensors,
+    TorchTraining,
+    VmapTraining,
+    ready,
+    right_and_loss,
+)
+from discretion.clients.training import ONE_EPOCH, LocalTraining, batches
 from discretion.clients.workers import Batches, Workers
-from discretion.orders import Order, Statistics, Updates
-from discretion.pick import Reading
-from discretion.population import Ints
-from discretion.server import Vector
+from discretion.plan.selection_rules import Reading
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
+from discretion.training.orders import Order, Statistics, Updates
+from discretion.training.server_update import Vector
 
-CHUNK_NUMBERS = 2**22  # floats of updates by torch that are handed on together
+CHUNK_NUMBERS = 2**22  # floats of updates that torch training yields together
 MOST_TOGETHER = 64
-COMPILED_NUMBERS = 2**25  # floats of updates, and as much for batches, that compiled code takes together
-BATCH_NUMBERS = 6  # floats' worth of memory for each record in a batch: its number, key, place and mask
+COMPILED_NUMBERS = 2**25  # floats of updates, and as much for batches, in one call of compiled code
+BATCH_NUMBERS = 6  # floats' worth of memory for a record in a batch: its number, key, place and mask
 
 
 class LocalClients:
-    """Clients that share one copy of the data, each with its own records of it.
+    """Clients that share one copy of the data set, each with its own records.
 
-    `device` is auto, cpu, cuda or cuda:1, see `devices.find`. `workers` are processes for models that only
-    torch can train, on the CPU: 0 for as many as there are cores, 1 for none besides this one.
+    `device` is auto, cpu, cuda or cuda:1, see `devices.find`. `workers` is the number of processes that train
+    models on the CPU that only torch supports: 0 for one per core, 1 for this process alone.
     """
 
     def __init__(
@@ -57,73 +61,76 @@ class LocalClients:
         self._partition = partition
         self._local = local
         self._dataset = dataset
-        self._data = Tensors(dataset, dataset.train, self.device)
+        self._data = RecordTensors(dataset, dataset.train, self.device)
         self._together = max(1, min(MOST_TOGETHER, CHUNK_NUMBERS // len(self.initial())))
         self._count = workers or devices.cores()
         self._workers: Workers | None = None
         self._records = _records(dataset, dataset.train)
-        self._noisy = NoisyTraining(
-            self._model, partition, self._data.batch, local, self._stack, self._records
+        self._layered = self._stack if isinstance(self._stack, engine.Stack) else None
+        self._noisy = DPSGDTraining(
+            self._model, partition, self._data.batch, local, self._layered, self._records
         )
 
     @cached_property
-    def _single(self) -> SingleTraining:
-        return SingleTraining(self._model, self._data, self._local)
+    def _single(self) -> TorchTraining:
+        return TorchTraining(self._model, self._data, self._local)
 
     @cached_property
-    def _many(self) -> TogetherTraining:
-        return TogetherTraining(self._model, self._data, self._local)
+    def _many(self) -> VmapTraining:
+        return VmapTraining(self._model, self._data, self._local)
 
     @cached_property
     def _reader(self) -> Reader:
-        stack = self._stack if isinstance(self._stack, engine.Stack) else None
-        return Reader(self._model, self._data, self._dataset.classes, stack, self._records)
+        return Reader(self._model, self._data, self._dataset.classes, self._layered, self._records)
 
     @cached_property
     def _evaluation(self) -> Evaluation:
-        return Evaluation(self._model, Tensors(self._dataset, self._dataset.test, self.device))
+        return Evaluation(self._model, RecordTensors(self._dataset, self._dataset.test, self.device))
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """How many parameters each of the model's tensors has, of those that are trained."""
+        """Return the number of parameters in each of the model's trained tensors."""
         return tuple(p.numel() for p in self._model.parameters() if p.requires_grad)
 
     @property
     def shapes(self) -> str:
-        """A digest of the shapes of the model's parameters, by which guards know it."""
+        """Return the digest of the model's parameter shapes, by which guards recognise the model."""
         return models.shapes_digest(self._model)
 
     def initial(self) -> Vector:
-        """The model that training starts from."""
+        """Return (d,) the model that training starts from."""
         return models.flatten(self._model)
 
     def named(self, model: Vector) -> dict[str, np.ndarray]:
-        """The model as its parameters by name, as a state dict has them."""
+        """Return the model's parameters by name, as in a state dict."""
         return {name: p.cpu().numpy() for name, p in models.unflatten(model, self._model).items()}
 
     def evaluate(self, model: Vector) -> Quality:
-        """On the test records."""
-        stack = self._stack
-        if isinstance(stack, engine.Stack) and self._dataset.test.labels.max(initial=0) < stack.classes:
-            return compiled_quality(stack, _records(self._dataset, self._dataset.test), model)
+        """Evaluate a model on the test records."""
+        stack = self._layered
+        if stack is not None and self._dataset.test.labels.max(initial=0) < stack.classes:
+            records = _records(self._dataset, self._dataset.test)
+            logits = torch.from_numpy(engine.scores(stack, records, model, torch.get_num_threads()))
+            right, loss = right_and_loss(logits, torch.from_numpy(records.labels))
+            return Quality(right / len(logits), loss / len(logits))
         return self._evaluation.quality(model)
 
     def statistics(self, order: Order, reading: Reading) -> Statistics:
-        """What a rule reads of each client asked, without noise; see `Reader.of`."""
+        """Return the statistic of each client asked, without noise; see `Reader.of`."""
         mine = [self._partition.of(client) for client in order.clients]
         return Statistics(np.arange(len(mine)), self._reader.of(order.model, mine, reading))
 
     def updates(self, order: Order) -> Iterator[Updates]:
-        """Of the clients asked.
+        """Yield the updates of the clients asked, several at a time.
 
         Guarantees:
-            On the CPU a client's update is the same to the last bit, and handed on in the same company,
-            whatever the number of workers; it does not depend on who else is asked.
+            On the CPU a client's update is the same to the last bit, and is yielded together with the same
+            others, whatever the number of workers; it does not depend on which other clients are asked.
         """
         if order.noisy is not None:
             yield from self._noisy.updates(order, order.noisy)
             return
-        # clients of like size together, so that little is padded
+        # clients of similar size together, for little padding
         sizes = self._partition.sizes[order.clients]
         by_size = np.argsort(sizes, kind="stable")
         together = self._at_once(int(sizes.max(initial=1)))
@@ -136,18 +143,18 @@ class LocalClients:
             yield Updates(order.clients[part], change)
 
     def _at_once(self, size: int) -> int:
-        """How many clients with at most so many records are trained together."""
+        """Return how many clients of at most `size` records are trained together."""
         if self._stack is None:
             return self._together
         numbers = max(self._stack.size, BATCH_NUMBERS * self._local.taken(size))
         return max(torch.get_num_threads(), COMPILED_NUMBERS // numbers)
 
     def _batches(self, order: Order, part: Ints) -> Batches:
-        """(k, steps, batch) those of the clients asked in these places."""
+        """Return the (k, steps, batch) batches of the clients at these places of the order."""
         return batches(self._partition, self._local, order.key, order.clients[part], order.turn[part])
 
     def _train(self, order: Order, part: Ints) -> np.ndarray:
-        """(k, d) how far local training moves the model, for each client: in compiled code or on a GPU."""
+        """Train clients in compiled code or on a GPU; return (k, d) the changes of the model."""
         records, real = self._batches(order, part)
         rate = self._local.rate(order.round, order.rounds)
         if self._stack is None:
@@ -157,7 +164,7 @@ class LocalClients:
         return engine.train(self._stack, self._records, chosen, order.model, torch.get_num_threads())
 
     def _by_torch(self, order: Order, parts: list[Ints]) -> Iterator[np.ndarray]:
-        """(k, d) of each part, one client at a time: in this process, or in several."""
+        """Yield each part's (k, d) changes, trained one client at a time, in this process or in several."""
         rate, single = self._local.rate(order.round, order.rounds), self._single
         count = sum(map(len, parts))
         if min(self._count, count) > 1:
@@ -165,7 +172,7 @@ class LocalClients:
             yield from self._pool().updates(order.model, each, count, rate, self._together)
             return
         for part in parts:
-            with one_thread():
+            with devices.one_thread():
                 rows = [
                     single.train(order.model, *one, rate)
                     for one in zip(*self._batches(order, part), strict=True)
@@ -179,15 +186,15 @@ class LocalClients:
         return self._workers
 
 
-def _records(dataset: Dataset, split: Split) -> engine.Records:
-    """As compiled code reads them."""
+def _records(dataset: Dataset, split: Split) -> engine.RecordArrays:
+    """Return the records as compiled code reads them."""
     lookup = ready(dataset, torch.arange(256, dtype=torch.uint8)).numpy() if dataset.kind == "image" else None
     labels = np.ascontiguousarray(split.labels, np.int64)
-    return engine.Records(np.ascontiguousarray(split.inputs), labels, lookup)
+    return engine.RecordArrays(np.ascontiguousarray(split.inputs), labels, lookup)
 
 
 def _stack(model: nn.Module, dataset: Dataset) -> engine.Stack | engine.Sequence | None:
-    """The model as compiled code trains it on this data; None: only torch can."""
+    """Return the model as compiled code trains it on this data; None if only torch can."""
     inputs, labels = dataset.train.inputs, dataset.train.labels
     wanted = {"image": ("uint8",), "tabular": ("float32",), "text": ("uint8", "int64")}[dataset.kind]
     if inputs.dtype.name not in wanted:
@@ -202,5 +209,5 @@ def _stack(model: nn.Module, dataset: Dataset) -> engine.Stack | engine.Sequence
 def _sequence(model: nn.Module, inputs: np.ndarray) -> engine.Sequence | None:
     sequence = engine.sequence_of(model, inputs.shape[1]) if inputs.ndim == 2 else None
     if sequence is None or inputs.min(initial=0) < 0 or inputs.max(initial=0) >= sequence.tokens:
-        return None  # torch says what is wrong with such a token
+        return None  # torch's error says what is wrong with the token
     return sequence

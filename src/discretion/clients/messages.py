@@ -1,7 +1,7 @@
-"""What servers and guards send each other: a JSON header, raw numbers, and a signature on orders. No pickle.
+"""Messages between servers and guards: JSON headers, raw numbers, signed orders. No pickle.
 
-An order is a public key (32 bytes), a signature by it (64 bytes) and a message; an answer is a message. A
-message is the length of its header (4 bytes), the header in JSON and a body: a plan, or float32 numbers.
+An order is a public key (32 bytes), its signature (64 bytes) and a message; an answer is a message. A message
+is the length of its header (4 bytes), the header in JSON, and a body: a plan, or float32 numbers.
 """
 
 import hashlib
@@ -16,54 +16,54 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
 from discretion.errors import InputError, MessageError
-from discretion.pick import Rule
-from discretion.records import Record, dump
+from discretion.jsonfile import Record, dump
+from discretion.plan.selection_rules import Rule
 
 KEY, SIGNATURE = 32, 64
 LONGEST_HEADER = 2**16
-CONTEXT = b"discretion order 1\n"  # so that a signature made for something else is none of an order
+CONTEXT = b"discretion order 1\n"  # a signature made for another purpose is not valid for an order
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class Schedule(Record):
+class ScheduleMessage(Record):
     kind: Literal["constant", "decay", "cosine"]
     factor: float
 
 
 class Local(Record):
-    """What a client does with the model in a round: as `LocalTraining` has it."""
+    """Local training of a round: the fields of `LocalTraining`."""
 
     epochs: int
     batch_size: int
     learning_rate: float
     momentum: float
     weight_decay: float
-    schedule: Schedule
+    schedule: ScheduleMessage
     steps: int
     order: Literal["shuffled", "sequential"]
 
 
-class About(Record):
-    """Whom an order is for, and of what."""
+class OrderHeader(Record):
+    """The client an order is for, its run and its plan."""
 
     client: Name
     run: Name
     plan: Digest
 
 
-class Join(About):
-    """Asks a client into a run; the body is the whole plan."""
+class Join(OrderHeader):
+    """Asks a client to join a run; the body is the whole plan."""
 
     kind: Literal["join"] = "join"
-    size: int  # records that the client is counted with
+    size: int  # number of records that the plan assumes of the client
     model: Name
     shapes: Digest  # of the model's parameters
     local: Local
 
 
-class Train(About):
+class Train(OrderHeader):
     """Asks for an update of the model in the body."""
 
     kind: Literal["train"] = "train"
@@ -71,32 +71,32 @@ class Train(About):
     turn: int
     key: Annotated[int, Field(ge=0, lt=2**64)]
     clip: float
-    noise: float  # that the client adds, to the update or in every step
+    noise: float  # standard deviation of the client's noise, in the update or in every step
     local: Local
 
 
-class Read(About):
+class Read(OrderHeader):
     """Asks for a statistic of the client's data under the model in the body."""
 
     kind: Literal["read"] = "read"
     round: int
     rule: Rule
     bound: float
-    noise: float  # that the client adds
+    noise: float  # standard deviation of the client's noise
 
 
-class Finish(About):
-    """Says that a run is over after so many rounds."""
+class Finish(OrderHeader):
+    """Says that a run is finished after `rounds` rounds."""
 
     kind: Literal["finish"] = "finish"
     rounds: int
 
 
 class Answer(Record):
-    """The body is what was asked for: numbers of an update or a statistic; else it is empty."""
+    """Answer of a guard; the body has the numbers of an update or a statistic, or is empty."""
 
     kind: Literal["done", "refused"]
-    order: Digest  # of the message that is answered
+    order: Digest  # of the order's message
     reason: str = ""
 
 
@@ -111,10 +111,10 @@ def encode(header: Record, body: bytes = b"") -> bytes:
 
 def _divided(message: bytes) -> tuple[bytes, bytes]:
     if len(message) < 4:
-        raise MessageError("a message is too short to have a header")
+        raise MessageError("message too short for a header")
     (length,) = struct.unpack(">I", message[:4])
     if length > LONGEST_HEADER or 4 + length > len(message):
-        raise MessageError(f"a header of {length} bytes is too long, or longer than its message")
+        raise MessageError(f"header of {length} bytes is too long, or longer than its message")
     return message[4 : 4 + length], message[4 + length :]
 
 
@@ -124,7 +124,7 @@ def decode_order(message: bytes) -> tuple[AnyOrder, bytes]:
         return _ORDERS.validate_json(text), body
     except ValidationError as problem:
         where = "; ".join(".".join(map(str, error["loc"])) or "header" for error in problem.errors()[:5])
-        raise MessageError(f"not an order of Discretion: {where} cannot be read") from None
+        raise MessageError(f"not an order of Discretion: invalid {where}") from None
 
 
 def decode_answer(message: bytes) -> tuple[Answer, bytes]:
@@ -132,7 +132,7 @@ def decode_answer(message: bytes) -> tuple[Answer, bytes]:
     try:
         return Answer.model_validate_json(text), body
     except ValidationError:
-        raise MessageError("not an answer of a guard") from None
+        raise MessageError("not a guard's answer") from None
 
 
 def digest(message: bytes) -> str:
@@ -154,16 +154,16 @@ def sign(message: bytes, key: Ed25519PrivateKey) -> bytes:
 
 
 def verified(signed: bytes) -> tuple[str, bytes]:
-    """The key, in hex, by which a message was signed, and the message; raises if it was not.
+    """Return the public key, in hex, that signed an order, and the order's message; raise if it did not.
 
     Guarantees:
-        Every byte of the message is signed, and a signature for another purpose is no signature.
+        Every byte of the message is signed, and a signature made for another purpose is not accepted.
     """
     key, signature, message = signed[:KEY], signed[KEY : KEY + SIGNATURE], signed[KEY + SIGNATURE :]
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, CONTEXT + message)
     except (InvalidSignature, ValueError):
-        raise MessageError("the signature is not of this message and key") from None
+        raise MessageError("the signature does not match message and key") from None
     return key.hex(), message
 
 
@@ -172,7 +172,7 @@ def public_bytes(key: Ed25519PrivateKey) -> bytes:
 
 
 def write_key(path: Path) -> str:
-    """Make a new key of an operator, for its eyes only; returns the public part, in hex."""
+    """Write a new operator's key, readable by its owner only; return the public key in hex."""
     key = Ed25519PrivateKey.generate()
     path.touch(mode=0o600, exist_ok=False)
     path.write_text(key.private_bytes_raw().hex() + "\n", encoding="ascii")

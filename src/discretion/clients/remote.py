@@ -1,4 +1,4 @@
-"""Clients elsewhere, each behind its own guard: signed orders go out, answers or refusals come back."""
+"""Remote clients, each behind its own guard: signed orders out, answers or refusals back."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from discretion.clients.training import LocalTraining
-from discretion.clients.transport import Transport
-from discretion.errors import MessageError, PlanError
-from discretion.messages import (
+from discretion.arrays import Floats, Ints
+from discretion.clients.messages import (
     Answer,
     AnyOrder,
     Finish,
@@ -26,38 +24,42 @@ from discretion.messages import (
     sign,
     to_bytes,
 )
-from discretion.orders import Order, Statistics, Updates
-from discretion.pick import NUMBERS, Reading
-from discretion.plan import Plan
-from discretion.population import Floats, Ints, Population
-from discretion.release import missing_noise
+from discretion.clients.training import LocalTraining
+from discretion.clients.transport import Transport
+from discretion.errors import MessageError, PlanError
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.plan.selection_rules import NUMBERS, Reading
+from discretion.training.orders import Order, Statistics, Updates
+from discretion.training.release import missing_noise
 
 
 @dataclass
 class Heard:
-    """What became of the orders of one round."""
+    """Outcome of one round's orders."""
 
     round: int
     asked: int = 0
     answered: int = 0
-    refused: dict[str, str] = field(default_factory=dict)  # by client: why
-    lost: int = 0  # nothing came, or nothing that could be read
-    missing: float = 0.0  # the most of a pool's planned noise, as variance, that answers did not bring along
+    refused: dict[str, str] = field(default_factory=dict)  # reason by client
+    lost: int = 0  # no answer, or an unreadable one
+    missing: float = 0.0  # largest share of a pool's planned noise variance that answers lack
 
     def unreadable(self) -> None:
-        """An answer that was counted turns out to say nothing: it is lost."""
+        """Reclassify an unreadable answer as lost."""
         self.answered, self.lost = self.answered - 1, self.lost + 1
 
 
 class RemoteClients:
-    """The clients of a plan, by a transport.
+    """The clients of a plan, reached by a transport.
 
     Guarantees:
-        A client gets its own order, with its own clip and noise, signed; an answer counts only if it names
-        that order, and once.
-        Who refuses or does not answer leaves its share of the noise to the server, and the divisor as it is.
-        This is no secure sum: what clients hand out for one is seen one by one, and promised nothing against
-        the server. Guards take part only if their policies say that this is so, or that it is not.
+        Each client gets a signed order with its own clip and noise; an answer counts once, and only if it
+        names that order.
+        If a client refuses or does not answer, the server adds its share of the noise; the divisor stays.
+        This is not a secure sum: the server sees each answer to a plan for a secure sum alone, and nothing is
+        promised against the server. Guards join such plans only if their policy trusts the server, or says
+        that a secure sum is provided by other means.
     """
 
     def __init__(
@@ -75,8 +77,8 @@ class RemoteClients:
     ) -> None:
         if plan.sampling == "fixed_size" or plan.clipping.quantile is not None:
             raise PlanError(
-                "guards take no plan whose clips follow a quantile, or that draws a fixed number of clients: "
-                "plan with fixed clips, and an independent coin for each client"
+                "guards accept no plan with quantile clipping or with a fixed number of clients in a round: "
+                "plan with fixed clips and Poisson sampling (an independent coin for each client)"
             )
         self._transport, self._key, self._timeout = transport, key, timeout
         self._plan, self._population, self._run = plan, population, run
@@ -87,13 +89,16 @@ class RemoteClients:
         self._taken = 0
 
     def taken(self) -> list[dict[str, Any]]:
-        """What was heard since this was last asked for."""
+        """Return the rounds' outcomes since the last call."""
         new = [asdict(heard) for heard in self.heard[self._taken :]]
         self._taken = len(self.heard)
         return new
 
     def join(self, clients: Ints | None = None) -> dict[str, str]:
-        """Ask clients, all unless said, into the run; who refuses, and why. Who is silent is asked later."""
+        """Ask clients (default: all) to join the run; return reasons of refusal by client name.
+
+        Clients that do not answer are asked again in a later round.
+        """
         wanted = np.arange(len(self._population)) if clients is None else clients
         wanted = np.array([c for c in np.unique(wanted).tolist() if c not in self._joined], dtype=np.int64)
         orders = [
@@ -168,7 +173,7 @@ class RemoteClients:
         return Statistics(np.array(list(rows), dtype=np.int64), value, handed_out=True)
 
     def finish(self, rounds: int) -> dict[str, str]:
-        """Tell all that joined that the run is over after so many rounds."""
+        """Tell all joined clients that the run is finished; return reasons of refusal by client name."""
         joined = np.array(sorted(self._joined), dtype=np.int64)
         heard = Heard(rounds)
         orders = [Finish(**self._about(client), rounds=rounds) for client in joined.tolist()]
@@ -182,7 +187,7 @@ class RemoteClients:
         return self.heard[-1]
 
     def _ready(self, clients: Ints, heard: Heard) -> Ints:
-        """(j,) which of the clients asked are in the run, after those that are not were asked to join."""
+        """Ask clients to join that have not; return (j,) the places of those that are in the run."""
         heard.refused |= self.join(clients)
         ready = np.isin(clients, list(self._joined))
         heard.asked += len(clients)
@@ -197,7 +202,7 @@ class RemoteClients:
     def _exchange(
         self, clients: Ints, orders: Sequence[AnyOrder], body: bytes, heard: Heard
     ) -> Iterator[tuple[int, bytes]]:
-        """Which order was answered, and what with; refusals and silence are counted."""
+        """Send orders; yield the place and body of each answer, and count refusals and lost orders."""
         messages = [encode(order, body) for order in orders]
         names = [self._population.client[client] for client in clients.tolist()]
         sent = [(name, sign(message, self._key)) for name, message in zip(names, messages, strict=True)]

@@ -1,6 +1,7 @@
-"""What rules that read clients' data are told: a bounded sum over each client's records."""
+"""Statistics of clients' data that selection rules read: bounded sums over each client's records."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -10,52 +11,45 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from discretion import engine
-from discretion.clients.tensors import Tensors
-from discretion.clip import finite_and_factor
-from discretion.engine.records import Records
-from discretion.pick import Reading
-from discretion.population import Floats, Ints
-from discretion.server import Vector
+from discretion.arrays import Floats, Ints
+from discretion.clients.torch_training import RecordTensors
+from discretion.engine.record_sums import RecordSums
+from discretion.plan.selection_rules import Reading
 from discretion.tasks import models
+from discretion.training.clip import finite_and_factor
+from discretion.training.server_update import Vector
 
 BATCH = 1000  # records at a time, by torch
-GATHERED = 2**25  # numbers of inputs that are gathered for compiled code together
+GATHERED = 2**25  # input numbers gathered for one call of compiled code
 
 
+@dataclass
 class Reader:
-    """`stack` is the model as compiled code knows it; without one torch does the same."""
+    """Computes statistics in compiled code if the model is a supported `stack`, else by torch."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        data: Tensors,
-        classes: int,
-        stack: engine.Stack | None,
-        records: engine.Records,
-    ) -> None:
-        self._model = model
-        self._data = data
-        self._classes = classes
-        self._stack = stack
-        self._records = records
+    model: nn.Module
+    data: RecordTensors
+    classes: int
+    stack: engine.Stack | None
+    records: engine.RecordArrays
 
     @cached_property
-    def _slopes(self) -> Records:
-        return Records(self._model)
+    def _slopes(self) -> RecordSums:
+        return RecordSums(self.model)
 
     @cached_property
-    def _sums(self) -> engine.Sums | None:
-        stack = self._stack
-        return engine.Sums(stack, self._records) if stack and engine.can_sum(stack) else None
+    def _sums(self) -> engine.CompiledSums | None:
+        stack = self.stack
+        return engine.CompiledSums(stack, self.records) if stack and engine.can_sum(stack) else None
 
     def of(self, model: Vector, mine: list[Ints], reading: Reading) -> Floats:
-        """(k, m) of clients that have these records.
+        """Return (k, m) the statistics of k clients, whose record numbers are in `mine`.
 
         Guarantees:
             One record more or less moves a client's row by at most `reading.sensitivity`, whatever the record
-            or the model: a loss counts as 0 to `bound`, a gradient is clipped to it and counts as zero if it
-            is not finite, and so do the sum of squared norms, over `bound`, and `bound` for a label. What the
-            sum of gradients itself rounds is not of the record.
+            or the model: a loss is clamped to 0..`bound`; a gradient is clipped to `bound`, or counts as zero
+            if not finite; the sum of squared norms is divided by `bound`; a label counts `bound`.
+            Not covered is the rounding of the sum of gradients itself.
         """
         if reading.rule in ("norm", "diversity"):
             each = [self._lengths(model, records, reading.bound) for records in mine]
@@ -64,9 +58,9 @@ class Reader:
         records = np.concatenate([np.zeros(0, np.int64), *mine])
         owner = np.repeat(np.arange(len(mine)), np.array([len(one) for one in mine], np.int64))
         if reading.rule == "class_balance":
-            place = owner * self._classes + self._records.labels[records]
-            count = np.bincount(place, minlength=len(mine) * self._classes)
-            return count.reshape(len(mine), self._classes).astype(np.float64) * reading.bound
+            place = owner * self.classes + self.records.labels[records]
+            count = np.bincount(place, minlength=len(mine) * self.classes)
+            return count.reshape(len(mine), self.classes).astype(np.float64) * reading.bound
         total = np.zeros((len(mine), 1))
         for part, some in self._losses(model, records):
             bounded = some.nan_to_num(nan=reading.bound).clamp(0, reading.bound).cpu().numpy()
@@ -74,33 +68,33 @@ class Reader:
         return total
 
     def _losses(self, model: Vector, records: Ints) -> Iterator[tuple[slice, Tensor]]:
-        """(n,) the loss of each record, in float64, so that their sum is exact enough; some at a time."""
+        """Yield (n,) losses of some records at a time, in float64 so that their sum is exact enough."""
         together = BATCH
-        if self._stack is not None:
-            together = max(1, GATHERED // int(np.prod(self._stack.shape)))
+        if self.stack is not None:
+            together = max(1, GATHERED // int(np.prod(self.stack.shape)))
         for start in range(0, len(records), together):
             part = slice(start, start + together)
             logits, labels = self._logits(model, records[part])
             yield part, functional.cross_entropy(logits.double(), labels, reduction="none")
 
     def _logits(self, model: Vector, records: Ints) -> tuple[Tensor, Tensor]:
-        if self._stack is None:
-            inputs, labels = self._data.batch(records)
+        if self.stack is None:
+            inputs, labels = self.data.batch(records)
             with torch.no_grad():
-                return functional_call(self._model, models.unflatten(model, self._model), (inputs,)), labels
-        mine = engine.Records(
-            self._records.inputs[records], self._records.labels[records], self._records.lookup
+                return functional_call(self.model, models.unflatten(model, self.model), (inputs,)), labels
+        mine = engine.RecordArrays(
+            self.records.inputs[records], self.records.labels[records], self.records.lookup
         )
-        logits = engine.scores(self._stack, mine, model, torch.get_num_threads())
+        logits = engine.scores(self.stack, mine, model, torch.get_num_threads())
         return torch.from_numpy(logits), torch.from_numpy(mine.labels)
 
     def _lengths(self, model: Vector, records: Ints, bound: float) -> tuple[float, float]:
-        """The norm of the sum of clipped gradients, and the sum of their squared norms over `bound`."""
+        """Return the norm of the sum of clipped gradients, and their squared norms' sum / `bound`."""
         if self._sums is not None:
             total, squares = self._sums.sum_and_squares(model, records, bound, ())
             return float(np.linalg.norm(total)), squares / bound
         total, squares = np.zeros(len(model)), 0.0
-        for part in self._slopes.gradients(model, *self._data.batch(records)):
+        for part in self._slopes.gradients(model, *self.data.batch(records)):
             slopes, factor = finite_and_factor(part, np.full(len(part), bound), [slice(None)])
             clipped = factor * slopes  # (n, d) float64
             total += clipped.sum(axis=0)

@@ -1,7 +1,8 @@
-"""How orders reach clients and answers come back: bytes by a client's name."""
+"""Transports of orders and answers as bytes, by the client's name; length-prefixed over sockets."""
 
 import queue
 import socket
+import struct
 import threading
 import time
 import tomllib
@@ -9,23 +10,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from discretion import frames
 from discretion.errors import ConfigError, MessageError
 
 LONGEST_ANSWER = 2**31
-AT_ONCE = 64  # sockets that are open at the same time
+AT_ONCE = 64  # open sockets
+CHUNK = 2**20
 
 
 class Transport(Protocol):
     def exchange(self, orders: Sequence[tuple[str, bytes]], timeout: float) -> Iterator[tuple[int, bytes]]:
-        """Send each order to its client; yield answers as they come, each with its order's number.
+        """Send each order to its client; yield each answer as it arrives, with its order's number.
 
-        What has not come within `timeout` seconds, or cannot be reached, is left out.
+        Clients that cannot be reached or do not answer within `timeout` seconds are left out.
         """
 
 
 def read_addresses(path: Path) -> dict[str, Path]:
-    """From a TOML file with a line for each client: its name, and the socket of its guard."""
+    """Read a TOML file with a line for each client: its name and the path of its guard's socket."""
     try:
         record = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
@@ -35,8 +36,44 @@ def read_addresses(path: Path) -> dict[str, Path]:
     return {client: path.absolute().parent / where for client, where in record.items()}
 
 
+def send(connection: socket.socket, content: bytes, timeout: float) -> None:
+    connection.settimeout(timeout)
+    connection.sendall(struct.pack(">Q", len(content)))
+    connection.sendall(content)
+
+
+def receive(connection: socket.socket, most: int, timeout: float) -> bytes:
+    """Receive one message of at most `most` bytes within `timeout` seconds, or raise a MessageError.
+
+    Guarantees:
+        Memory grows with the bytes received, not with the announced length.
+    """
+    deadline = time.monotonic() + timeout
+    (length,) = struct.unpack(">Q", _exactly(connection, 8, deadline))
+    if length > most:
+        raise MessageError(f"message of {length} bytes is longer than the {most} allowed")
+    return _exactly(connection, length, deadline)
+
+
+def _exactly(connection: socket.socket, length: int, deadline: float) -> bytes:
+    content = bytearray()
+    while len(content) < length:
+        left = deadline - time.monotonic()
+        try:
+            if left <= 0:
+                raise TimeoutError
+            connection.settimeout(left)
+            part = connection.recv(min(CHUNK, length - len(content)))
+        except TimeoutError:
+            raise MessageError(f"timed out after {len(content)} of {length} bytes") from None
+        if not part:
+            raise MessageError(f"connection closed after {len(content)} of {length} bytes")
+        content += part
+    return bytes(content)
+
+
 class Sockets:
-    """Straight to the sockets of guards on this machine."""
+    """Transport to Unix sockets of guards on this machine."""
 
     def __init__(self, paths: Mapping[str, Path]) -> None:
         self._paths = dict(paths)
@@ -71,7 +108,7 @@ class Sockets:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(left)
                 connection.connect(str(path))
-                frames.send(connection, order, left)
-                return frames.receive(connection, LONGEST_ANSWER, max(deadline - time.monotonic(), 0.001))
+                send(connection, order, left)
+                return receive(connection, LONGEST_ANSWER, max(deadline - time.monotonic(), 0.001))
         except (OSError, MessageError):
             return None

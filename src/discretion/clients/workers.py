@@ -1,6 +1,6 @@
-"""Processes that train clients, one client at a time each: for models that only torch can train.
+"""Worker processes, each training one client at a time: for models that only torch supports.
 
-They are forked, so they see the data without a copy; models and updates pass through memory that is shared.
+Workers are forked, so they see the data without a copy; models and updates pass through shared memory.
 """
 
 import gc
@@ -13,40 +13,34 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discretion.engine.memory import keep_freed_memory
+from discretion.arrays import Ints
+from discretion.clients.devices import keep_freed_memory
 from discretion.errors import DiscretionError
-from discretion.population import Ints
-from discretion.server import Vector
+from discretion.training.server_update import Vector
 
-Batches = tuple[Ints, NDArray[np.bool_]]  # (steps, batch) a client's records, and which of them are real
+Batches = tuple[Ints, NDArray[np.bool_]]  # (steps, batch) a client's records, and which are real
 Train = Callable[[Vector, Ints, NDArray[np.bool_], float], Vector]
-AHEAD = 2  # clients that a process has to do: it need not wait while the updates of others are summed
-
-
-@dataclass(frozen=True)
-class _Process:
-    number: int
-    pipe: Connection
+AHEAD = 2  # clients queued at a worker, so that it does not idle while updates of others are summed
 
 
 class Workers:
-    """Processes that live as long as this object, and no longer than the process that made it."""
+    """Worker processes that end with this object, or with the process that made it."""
 
     def __init__(self, train: Train, size: int, count: int, slots: int) -> None:
-        """For models of `size` parameters; the updates of at most `slots` clients wait to be taken."""
+        """Fork `count` workers for models of `size` parameters, with room for `slots` waiting updates."""
         self._slots = max(slots, count * AHEAD)
         self._shared = _floats(1 + self._slots, size)  # the model, then updates
-        self._processes: list[_Process] = []
+        self._processes: dict[Connection, int] = {}  # process ids by pipe
         self._end = weakref.finalize(self, _end, os.getpid(), self._processes)
         for _ in range(count):
-            self._processes.append(_fork(train, self._shared))
+            pipe, number = _fork(train, self._shared)
+            self._processes[pipe] = number
 
     @property
     def alive(self) -> bool:
@@ -58,16 +52,16 @@ class Workers:
     def updates(
         self, model: Vector, clients: Iterator[Batches], count: int, rate: float, together: int
     ) -> Iterator[Vector]:
-        """(together, d) the updates of `count` clients in their order; the last part may be smaller.
+        """Yield (together, d) updates of `count` clients in their order; the last part may be smaller.
 
         Guarantees:
-            A row does not depend on the number of processes, nor do the parts.
-            What goes wrong in a process is raised here; a process that ends is an error, not a wait.
-            Who stops listening ends the processes.
+            Neither rows nor parts depend on the number of workers.
+            An exception in a worker is raised here; a worker that dies raises an error, without waiting.
+            Closing this generator early ends the workers.
         """
         self._shared[0] = model
         given, done = 0, set[int]()
-        waiting = dict.fromkeys((process.pipe for process in self._processes), 0)
+        waiting = dict.fromkeys(self._processes, 0)
         try:
             for first in range(0, count, together):
                 part = range(first, min(first + together, count))
@@ -92,7 +86,7 @@ class Workers:
             raise DiscretionError(self._why(pipe)) from None
 
     def _receive(self, pipe: Connection) -> int:
-        """The number of the client that is done."""
+        """Return the number of the client whose update is ready."""
         try:
             answer = pipe.recv()
         except (EOFError, OSError):
@@ -102,27 +96,26 @@ class Workers:
         return int(answer)
 
     def _why(self, pipe: Connection) -> str:
-        (process,) = (process for process in self._processes if process.pipe is pipe)
-        self._processes.remove(process)
+        number = self._processes.pop(pipe)
         pipe.close()
-        _, status = os.waitpid(process.number, 0)
+        _, status = os.waitpid(number, 0)
         code = os.waitstatus_to_exitcode(status)
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         return (
-            f"a process that trains clients {how}; if memory ran out, use fewer: --workers 1. "
-            "What is done is kept: go on with --resume"
+            f"a worker process {how}; if memory ran out, use fewer workers: --workers 1. Finished rounds are "
+            "kept: continue with --resume"
         )
 
 
 def _floats(rows: int, columns: int) -> Vector:
-    """(rows, columns) zeros that stay shared with processes that are forked from now on."""
+    """Return (rows, columns) zeros, shared with processes that are forked from now on."""
     memory = mmap.mmap(-1, max(1, rows * columns * 4))
     return np.frombuffer(memory, np.float32, rows * columns).reshape(rows, columns)
 
 
-def _fork(train: Train, shared: Vector) -> _Process:
+def _fork(train: Train, shared: Vector) -> tuple[Connection, int]:
     mine, theirs = Pipe()
-    with warnings.catch_warnings():  # there are threads of torch's, which a process with one has no use for
+    with warnings.catch_warnings():  # torch has threads, which a worker of one thread does not need
         warnings.simplefilter("ignore", DeprecationWarning)
         number = os.fork()
     if number == 0:
@@ -134,21 +127,21 @@ def _fork(train: Train, shared: Vector) -> _Process:
         finally:
             os._exit(code)
     theirs.close()
-    return _Process(number, mine)
+    return mine, number
 
 
 def _close_others(own: int) -> None:
-    """Locks of files, and the ends of pipes by which others see this process end, are not its own."""
-    gc.freeze()  # what the parent had open is not closed again, under a number that is in use anew
+    """Close inherited files: their locks and pipes belong to the parent, which must see them closed."""
+    gc.freeze()  # else the parent's objects, when collected, would close file numbers that are reused
     for name in os.listdir("/dev/fd"):
         if int(name) > 2 and int(name) != own:
-            with suppress(OSError):  # that of the listing itself is gone
+            with suppress(OSError):  # the directory listing's own is closed already
                 os.close(int(name))
 
 
 def _serve(train: Train, shared: Vector, pipe: Connection) -> None:
-    """Do what is asked until nobody is there to ask."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever pressed Ctrl-C is told by the parent
+    """Train clients as asked until the parent closes the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -169,8 +162,8 @@ def _serve(train: Train, shared: Vector, pipe: Connection) -> None:
 
 
 def _portable(problem: BaseException) -> BaseException:
-    """The same problem, or one with the same text if it cannot be sent."""
-    problem.add_note(f"in a process that trains clients:\n{traceback.format_exc()}")
+    """Return the exception, or one with the same text if it cannot be pickled."""
+    problem.add_note(f"in a worker process:\n{traceback.format_exc()}")
     try:
         pickle.loads(pickle.dumps(problem))
         return problem
@@ -178,12 +171,12 @@ def _portable(problem: BaseException) -> BaseException:
         return RuntimeError(str(problem))
 
 
-def _end(parent: int, processes: list[_Process]) -> None:
+def _end(parent: int, processes: dict[Connection, int]) -> None:
     if os.getpid() != parent:
         return
-    for process in processes:
-        os.kill(process.number, signal.SIGKILL)
-    for process in processes:
-        process.pipe.close()
-        os.waitpid(process.number, 0)
+    for number in processes.values():
+        os.kill(number, signal.SIGKILL)
+    for pipe, number in processes.items():
+        pipe.close()
+        os.waitpid(number, 0)
     processes.clear()

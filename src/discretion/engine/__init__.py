@@ -1,19 +1,17 @@
-"""Local training and sums of clipped gradients in compiled code, for models whose layers are all known."""
+"""Compiled local training, inference and sums of clipped gradients, for models of supported layers."""
 
-from discretion.engine.compiled import Batches, train
-from discretion.engine.job import Records, available
-from discretion.engine.scores import scores
+from discretion.engine.compiled_sums import MOST_RECORDS, CompiledSums, can_sum
+from discretion.engine.compiled_training import Batches, RecordArrays, available, scores, train
+from discretion.engine.layer_stack import Stack, stack_of
 from discretion.engine.sequence import Sequence, sequence_of
-from discretion.engine.stack import Stack, stack_of
-from discretion.engine.sums import MOST_RECORDS, Sums, can_sum
 
 __all__ = [
     "MOST_RECORDS",
     "Batches",
-    "Records",
+    "RecordArrays",
     "Sequence",
     "Stack",
-    "Sums",
+    "CompiledSums",
     "available",
     "can_sum",
     "scores",

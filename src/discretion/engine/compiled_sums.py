@@ -1,17 +1,18 @@
-"""The sum of the clipped gradients of a batch's records in compiled code, for models that it knows."""
+"""Compiled sums of clipped per-record gradients, for supported models."""
 
 import ctypes
 import weakref
 
 import numpy as np
 
-from discretion.clip import layers_of, owners
-from discretion.engine.job import Ints, Records, Vector, job_of, library, misfits, require
-from discretion.engine.stack import Stack
+from discretion.arrays import Floats, Ints
+from discretion.engine.compiled_training import RecordArrays, job_of, library, misfits, require
+from discretion.engine.layer_stack import Stack
 from discretion.errors import PlanError
-from discretion.population import Floats
+from discretion.training.clip import layers_of, owners
+from discretion.training.server_update import Vector
 
-MOST_RECORDS = 256  # at a time
+MOST_RECORDS = 256  # in one pass
 
 
 class _Clipping(ctypes.Structure):
@@ -28,49 +29,48 @@ class _Clipping(ctypes.Structure):
 
 
 def can_sum(stack: Stack) -> bool:
-    """Whether compiled code adds up the gradients of single records: not behind dense spatial layers."""
+    """Return whether compiled code supports this model: no group normalisation and no mean pooling."""
     return not any(layer.groups or layer.average for layer in stack.layers)
 
 
-class Sums:
-    """Of one model's gradients, over records that are looked up by their numbers. Each thread has its own.
+class CompiledSums:
+    """Clipped sums of one model's gradients over records given by their numbers; each thread needs its own.
 
-    `together` is how many records are taken at a time, at most: fewer where they are large.
+    `together` is the most records in one pass; compiled code takes fewer if they are large.
     """
 
-    def __init__(self, stack: Stack, records: Records, together: int = MOST_RECORDS) -> None:
+    def __init__(self, stack: Stack, records: RecordArrays, together: int = MOST_RECORDS) -> None:
         code, records = library(), records.laid_out()
-        dense = {"layers without group normalisation or means": not can_sum(stack)}
-        require(misfits(stack, records) | dense)
+        require(misfits(stack, records) | {"layers without group normalisation or means": not can_sum(stack)})
         self._code, self._size, self._lengths = code, stack.size, stack.lengths
         self._count = len(records.inputs)
         self._owners: dict[tuple[int, ...], Ints] = {}
-        self._job = job_of(stack, records)  # whose records compiled code reads in every call
+        self._job = job_of(stack, records)  # compiled code reads its records in every call
         self._job.batch = max(1, min(together, self._count))
         code.open_sums.restype = ctypes.c_void_p
         session = code.open_sums(ctypes.byref(self._job))
         if session is None:
-            raise MemoryError(f"no memory for the gradients of {stack.size} parameters")
+            raise MemoryError(f"out of memory for the gradients of {stack.size} parameters")
         self._session = ctypes.c_void_p(session)
         weakref.finalize(self, code.close_sums, self._session)
 
     def clipped_sum(self, model: Vector, chosen: Ints, clip: float, layers: tuple[int, ...]) -> Floats:
-        """(d,) the sum over the records of these numbers of the gradient of each one's own loss, clipped.
+        """Return (d,) the sum of the clipped gradients of the chosen records' losses.
 
         Guarantees:
-            One record more or less moves the sum by at most the clip, and the part of each of L layers by at
-            most clip / sqrt(L): the norms are those of the very numbers that are summed, or of the two
-            vectors whose product is, and are taken in float64. What the sum itself rounds, float32 among
-            records that are taken together and float64 beyond, is not of the record.
-            A record whose gradient has a number that is not finite, or is so long that float32 cannot
-            shorten it, counts as zero.
+            One record more or less moves the sum by at most the clip (clipping norm), and the part of each of
+            L layers by at most clip / sqrt(L): norms are computed in float64, of exactly the numbers that are
+            summed, or of the two vectors whose outer product is summed. Not covered is the rounding of the
+            sum itself: in float32 within one pass, in float64 between passes.
+            A record whose gradient has a number that is not finite, or is so long that float32 cannot scale
+            it down, counts as zero.
         """
         return self.sum_and_squares(model, chosen, clip, layers)[0]
 
     def sum_and_squares(
         self, model: Vector, chosen: Ints, clip: float, layers: tuple[int, ...]
     ) -> tuple[Floats, float]:
-        """The same, and the sum of the squared norms of what is added up: at most clip² for each record."""
+        """Return `clipped_sum`, and the sum of the squared norms of its terms: at most clip² per record."""
         owner = self._owners.get(layers)
         if owner is None:
             owner = self._owners[layers] = self._find_owners(layers)
@@ -80,18 +80,12 @@ class Sums:
             raise ValueError(f"expected a model of {self._size} parameters, found {model.shape}")
         total, squares = np.zeros(self._size), np.zeros(1)
         clipping = _Clipping(
-            model.ctypes.data,
-            chosen.ctypes.data,
-            chosen.size,
-            clip,
-            owner.ctypes.data,
-            len(layers) or 1,
-            total.ctypes.data,
-            squares.ctypes.data,
+            *(model.ctypes.data, chosen.ctypes.data, chosen.size, clip),
+            *(owner.ctypes.data, len(layers) or 1, total.ctypes.data, squares.ctypes.data),
         )
         done = self._code.clip_and_add(self._session, ctypes.byref(clipping), ctypes.c_int64(self._count))
         if done == 1:
-            raise MemoryError(f"no memory for {len(layers)} layers")
+            raise MemoryError(f"out of memory for {len(layers)} layers")
         if done == 2:
             raise ValueError(f"expected numbers of records below {self._count}")
         return total, float(squares[0])
@@ -99,5 +93,5 @@ class Sums:
     def _find_owners(self, layers: tuple[int, ...]) -> Ints:
         owner = owners(self._lengths, layers_of(layers, self._size))
         if owner is None:
-            raise PlanError(f"layers {layers} must end where tensors of parameters do: {self._lengths}")
+            raise PlanError(f"layers {layers} must end where parameter tensors end: {self._lengths}")
         return np.array(owner, np.int64)

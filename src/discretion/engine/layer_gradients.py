@@ -1,31 +1,32 @@
-"""The gradients of single records in one layer, from what it took and the slopes of what it gave."""
+"""Per-record gradients of one layer, from its inputs and the gradients of its outputs (slopes)."""
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from discretion.population import Floats
+from discretion.arrays import Floats
 
-PATCHES = 2**19  # numbers of a convolution's inputs that are laid out at a time: they stay in the cache
-LEAST = 2.0**-149  # float32 has nothing between it and 0
+PATCHES = 2**19  # floats of a convolution's patches at a time, to stay in the processor's cache
+LEAST = 2.0**-149  # smallest positive float32
 
 
 @dataclass(frozen=True)
 class Rows:
-    """(n, p) each record's gradient of one tensor of parameters, whose numbers are in the order of `shape`.
+    """(n, p) each record's gradient of one parameter tensor, with its numbers in the order of `shape`.
 
-    `norm` is (n,) their length; `blur` how far a record's may move where it is multiplied by a factor and
-    float32 runs out of digits; `add` adds the sum, each times its (n,) factor.
+    `norm` has the (n,) norms; `blur` bounds a record's rounding error when float32 underflows in scaling its
+    gradient; `add` adds the sum of the gradients, each times its (n,) factor.
     """
 
     rows: Tensor
     norm: Tensor
     shape: tuple[int, ...]
-    order: tuple[int, ...] | None = None  # of these axes, to be that of the parameters
+    order: tuple[int, ...] | None = None  # permutation of these axes that gives the parameter's
 
     @property
     def blur(self) -> float:
@@ -43,7 +44,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Products:
-    """Each record's gradient is the outer product of (n, out) slopes and (n, in) inputs; it is not made."""
+    """Each record's gradient as the factors of an outer product: (n, out) slopes and (n, in) inputs."""
 
     slopes: Tensor
     inputs: Tensor
@@ -68,7 +69,7 @@ class Products:
 
 
 Gradients = Rows | Products
-Call = tuple[Tensor, Tensor]  # what the layer took, and the slope of the loss in what it gave
+Call = tuple[Tensor, Tensor]  # input of a layer, and gradient of the loss by its output
 
 
 def _norm(rows: Tensor) -> Tensor:
@@ -76,7 +77,7 @@ def _norm(rows: Tensor) -> Tensor:
 
 
 def gradients(layer: nn.Module, names: Iterable[str], calls: list[Call]) -> list[Gradients]:
-    """Of the layer's parameters of these names; `calls` are all those of one pass over a batch."""
+    """Return the gradients of the named parameters; `calls` has all calls of the layer in one pass."""
     made = MAKERS[type(layer)](layer, calls)
     return [made[name]() for name in names]
 
@@ -113,20 +114,17 @@ def _convolution(layer: nn.Module, calls: list[Call]) -> Made:
     assert isinstance(layer, nn.Conv2d)
 
     def weight() -> Rows:
-        rows = sum(_patch_products(layer, *call) for call in calls)
-        assert isinstance(rows, Tensor)
+        rows = reduce(torch.add, (_patch_products(layer, *call) for call in calls))
         return _rows(rows.view(-1, *layer.kernel_size, layer.in_channels, layer.out_channels), (3, 2, 0, 1))
 
-    def bias() -> Rows:
-        rows = sum(slopes.sum((2, 3)) for _, slopes in calls)
-        assert isinstance(rows, Tensor)
-        return _rows(rows)
-
-    return {"weight": weight, "bias": bias}
+    return {
+        "weight": weight,
+        "bias": lambda: _rows(reduce(torch.add, (slopes.sum((2, 3)) for _, slopes in calls))),
+    }
 
 
 def _patch_products(layer: nn.Conv2d, inputs: Tensor, slopes: Tensor) -> Tensor:
-    """(n, kernel · in · out) each record's patches (places, kernel · in) times its slopes (places, out)."""
+    """Return (n, kernel · in, out) each record's patches, transposed, times its (places, out) slopes."""
     down, right = (int(p) for p in layer.padding)
     (n, out, height, width), (taps, across) = slopes.shape, layer.kernel_size
     image = inputs.permute(0, 2, 3, 1)
@@ -135,7 +133,7 @@ def _patch_products(layer: nn.Conv2d, inputs: Tensor, slopes: Tensor) -> Tensor:
     each, row, place, one = image.stride()
     kernel = ((taps, row * layer.dilation[0]), (across, place * layer.dilation[1]), (layer.in_channels, one))
     places = ((height, row * layer.stride[0]), (width, place * layer.stride[1]))
-    # what lies together in the image is copied together
+    # copy in the order in which the image lies in memory
     kernel_first = layer.in_channels == 1 and layer.stride[1] == 1
     shape, strides = zip(*(kernel + places if kernel_first else places + kernel), strict=True)
     together = max(1, min(n, PATCHES // math.prod(shape)))
@@ -148,7 +146,7 @@ def _patch_products(layer: nn.Conv2d, inputs: Tensor, slopes: Tensor) -> Tensor:
         flat = (
             here.view(len(some), -1, height * width)
             if kernel_first
-            else (here.view(len(some), height * width, -1).transpose(1, 2))
+            else here.view(len(some), height * width, -1).mT
         )
         torch.bmm(flat, slopes[start : start + together], out=rows[start : start + together])
     return rows
@@ -168,33 +166,27 @@ def _embedding(layer: nn.Module, calls: list[Call]) -> Made:
     return {"weight": weight}
 
 
+def _normalised(
+    calls: list[Call], normalise: Callable[[Tensor], Tensor], summed: Callable[[Tensor], Tensor]
+) -> Made:
+    """Return the gradients of a normalisation's gain and shift; `summed` sums over equal parameters."""
+    return {
+        "weight": lambda: _rows(torch.stack([summed(normalise(x) * slopes) for x, slopes in calls]).sum(0)),
+        "bias": lambda: _rows(torch.stack([summed(slopes) for _, slopes in calls]).sum(0)),
+    }
+
+
 def _group_norm(layer: nn.Module, calls: list[Call]) -> Made:
     assert isinstance(layer, nn.GroupNorm)
-
-    def weight() -> Rows:
-        each = [functional.group_norm(x, layer.num_groups, eps=layer.eps) * slopes for x, slopes in calls]
-        return _rows(_by_channel(each))
-
-    return {"weight": weight, "bias": lambda: _rows(_by_channel([slopes for _, slopes in calls]))}
-
-
-def _by_channel(parts: list[Tensor]) -> Tensor:
-    """(n, channels) from parts (n, channels, ...)"""
-    return torch.stack([part.reshape(*part.shape[:2], -1).sum(2) for part in parts]).sum(0)
+    normalise = partial(functional.group_norm, num_groups=layer.num_groups, eps=layer.eps)
+    return _normalised(calls, normalise, lambda part: part.reshape(*part.shape[:2], -1).sum(2))
 
 
 def _layer_norm(layer: nn.Module, calls: list[Call]) -> Made:
     assert isinstance(layer, nn.LayerNorm)
-    shape = tuple(layer.normalized_shape)
-
-    def rows(parts: list[Tensor]) -> Rows:
-        each = [part.reshape(len(part), -1, math.prod(shape)).sum(1) for part in parts]
-        return _rows(torch.stack(each).sum(0))
-
-    def weight() -> Rows:
-        return rows([functional.layer_norm(x, shape, eps=layer.eps) * slopes for x, slopes in calls])
-
-    return {"weight": weight, "bias": lambda: rows([slopes for _, slopes in calls])}
+    shape = layer.normalized_shape
+    normalise = partial(functional.layer_norm, normalized_shape=list(shape), eps=layer.eps)
+    return _normalised(calls, normalise, lambda part: part.reshape(len(part), -1, math.prod(shape)).sum(1))
 
 
 MAKERS: dict[type[nn.Module], Callable[[nn.Module, list[Call]], Made]] = {
@@ -207,7 +199,7 @@ MAKERS: dict[type[nn.Module], Callable[[nn.Module, list[Call]], Made]] = {
 
 
 def least_dimensions(layer: nn.Module) -> int:
-    """How many axes the layer's input has at least if its first one is that of the records."""
+    """Return the least number of axes of the layer's input if its first axis is that of the records."""
     if isinstance(layer, nn.LayerNorm):
         return 1 + len(layer.normalized_shape)
     return {nn.Conv2d: 4, nn.Embedding: 1}.get(type(layer), 2)

@@ -1,31 +1,74 @@
-"""See a torch model as a stack of layers that the compiled code can train, or say that it is none."""
+"""Torch models as stacks of layers that compiled code can train, and the tracing of other models."""
 
+import copy
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
+from torch import fx, nn
 
-from discretion.engine.plain import plain
-
+LayerTypes = tuple[type[nn.Module], ...]
 Pair = tuple[int, int]
 
 NONE: Pair = (0, 0)
 ONE: Pair = (1, 1)
-LARGEST_RECORD = 2**30  # floats in a layer's input: places in it are kept as int32
+ANYWHERE: LayerTypes = (nn.Identity, nn.Flatten, nn.ReLU)
+FLAT: LayerTypes = (*ANYWHERE, nn.Linear)
+SPATIAL: LayerTypes = (*ANYWHERE, nn.Conv2d, nn.MaxPool2d, nn.GroupNorm, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+LARGEST_RECORD = 2**30  # floats in a layer's input, as int32 indexes them
+
+
+def unmodified(module: nn.Module) -> bool:
+    """Return whether a layer does only what its class says.
+
+    Guarantees: no hook acts on the layer, and no method of its class is replaced in this one object.
+    """
+    forward = (module._forward_hooks, module._forward_pre_hooks)
+    backward = (module._backward_hooks, module._backward_pre_hooks)
+    replaced = (name for name in vars(module) if callable(getattr(type(module), name, None)))
+    return not any(forward) and not any(backward) and not any(replaced)
+
+
+def plain_embedding(layer: nn.Embedding) -> bool:
+    """Return whether an embedding has none of torch's special options."""
+    special = (layer.padding_idx, layer.max_norm, layer.scale_grad_by_freq, layer.sparse)
+    return special == (None, None, False, False)
+
+
+class _LayerTracer(fx.Tracer):
+    def __init__(self, leaves: LayerTypes) -> None:
+        super().__init__()
+        self._leaves = leaves
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return type(m) in self._leaves
+
+
+def trace(model: nn.Module, leaves: LayerTypes) -> tuple[nn.Module, fx.Graph] | None:
+    """Trace a copy of the model down to layers of these classes; return the copy and its graph.
+
+    None where a layer was modified, or where torch.fx cannot trace the code of `forward`.
+    """
+    model = copy.deepcopy(model)  # a forward may change its model
+    if not all(map(unmodified, model.modules())):
+        return None
+    try:
+        return model, _LayerTracer(leaves).trace(model)
+    except Exception:  # whatever code of the user's tracing does not understand
+        return None
 
 
 @dataclass(frozen=True)
 class Layer:
-    """In the order that the compiled code reads.
+    """One layer, its fields in the order that compiled code reads.
 
-    A spatial layer convolves, normalises, pools, applies ReLU; each of it perhaps.
+    A spatial layer may convolve, normalise, pool and apply ReLU, in this order.
     """
 
     linear: bool
-    outs: int = 0  # of a spatial layer: 0 where there is no convolution
+    outs: int = 0  # output channels or units; 0 for a spatial layer without convolution
     kernel: Pair = ONE
     stride: Pair = ONE
     pad: Pair = NONE
@@ -34,8 +77,8 @@ class Layer:
     pool_pad: Pair = NONE
     relu: bool = False
     bias: bool = False
-    average: bool = False  # pooling is by the mean
-    groups: int = 0  # of normalisation: 0 where there is none
+    average: bool = False  # pools by the mean, not the maximum
+    groups: int = 0  # of group normalisation; 0 for none
     gain: bool = False
     shift: bool = False
     eps: float = 0.0
@@ -43,32 +86,32 @@ class Layer:
 
 @dataclass(frozen=True)
 class Stack:
-    """A model for records of one shape, as layers."""
+    """A model for records of one shape, as a tuple of layers."""
 
     layers: tuple[Layer, ...]
-    shape: tuple[int, int, int]  # of a record: channels, height, width; flat ones have height and width 1
+    shape: tuple[int, int, int]  # of a record: channels, height, width; flat records have height and width 1
     classes: int
-    lengths: tuple[int, ...]  # of its tensors of parameters, all of which are trained
+    lengths: tuple[int, ...]  # numbers in each parameter tensor, all of which are trained
 
     @property
     def size(self) -> int:
-        """How many parameters it has."""
+        """Return the number of parameters."""
         return sum(self.lengths)
 
     def rows(self) -> npt.NDArray[np.void]:
-        """(layers,) as the compiled code reads them."""
+        """Return (layers,) rows as compiled code reads them."""
         numbers = [astuple(layer) for layer in self.layers]
         rows = [(np.hstack(row[:-1]), row[-1]) for row in numbers]
         return np.array(rows, dtype=[("whole", np.int64, len(rows[0][0])), ("eps", np.float64)])
 
 
 def stack_of(model: nn.Module, shape: tuple[int, ...]) -> Stack | None:
-    """The model as a stack, for records of this shape; None if anything in it is not known here.
+    """Return the model as a Stack for records of this shape; None if a layer is not supported.
 
-    Known are Conv2d, GroupNorm, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, ReLU, Flatten and Linear within
+    Supported are Conv2d, GroupNorm, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, ReLU, Flatten and Linear within
     nn.Sequential, with every parameter trained.
 
-    Guarantees: the parameters stand in a flat model in the order of the layers, weight before bias.
+    Guarantees: in a flat model the parameters are in the order of the layers, weight before bias.
     """
     if len(shape) not in (1, 3):
         return None
@@ -76,10 +119,7 @@ def stack_of(model: nn.Module, shape: tuple[int, ...]) -> Stack | None:
     parameters: list[nn.Parameter] = []
     now = shape
     for module in _leaves(model):
-        if module is None:
-            return None
-        found = _add(layers, module, now)
-        if found is None:
+        if module is None or (found := _add(layers, module, now)) is None:
             return None
         now = found
         parameters += module.parameters()
@@ -91,8 +131,8 @@ def stack_of(model: nn.Module, shape: tuple[int, ...]) -> Stack | None:
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module | None]:
-    """The layers in the order of their use; None for one that does something else besides."""
-    if not plain(module):
+    """Yield the layers in the order of use; None for a layer that hooks or replaced methods modify."""
+    if not unmodified(module):
         yield None
     elif type(module) is nn.Sequential:
         for child in module:
@@ -102,42 +142,36 @@ def _leaves(module: nn.Module) -> Iterator[nn.Module | None]:
 
 
 def _add(layers: list[Layer], module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape after this layer, which is put on top of the others; None if it is not known."""
+    """Add a layer to `layers` and return the shape of its output; None if the layer is not supported."""
     spatial = len(shape) == 3
-    kind = type(module)  # a subclass may do anything
-    if kind is nn.Identity:
-        return shape
-    if (
-        isinstance(module, nn.Flatten)
-        and kind is nn.Flatten
-        and (module.start_dim, module.end_dim) == (1, -1)
-    ):
-        return (int(np.prod(shape)),)
-    if kind is nn.ReLU:
-        if not layers and not spatial:
-            return None
-        if not layers:
-            layers.append(Layer(linear=False))
-        layers[-1] = replace(layers[-1], relu=True)
-        return shape
-    if isinstance(module, nn.Linear) and kind is nn.Linear and not spatial:
-        layers.append(Layer(linear=True, outs=module.out_features, bias=module.bias is not None))
-        return (module.out_features,) if shape == (module.in_features,) else None
-    if isinstance(module, nn.Conv2d) and kind is nn.Conv2d and spatial:
-        return _add_convolution(layers, module, shape)
-    if isinstance(module, nn.MaxPool2d) and kind is nn.MaxPool2d and spatial:
-        return _add_pool(layers, module, shape)
-    if isinstance(module, nn.GroupNorm) and kind is nn.GroupNorm and spatial:
-        return _add_norm(layers, module, shape)
-    if isinstance(module, nn.AvgPool2d) and kind is nn.AvgPool2d and spatial:
-        usual = not module.ceil_mode and module.divisor_override is None and _pair(module.padding) == NONE
-        pool, stride = _pair(module.kernel_size), _pair(module.stride)
-        return _add_average(layers, pool, stride, shape) if usual else None
-    if isinstance(module, nn.AdaptiveAvgPool2d) and kind is nn.AdaptiveAvgPool2d and spatial:
-        if module.output_size not in (1, ONE):
-            return None
-        return _add_average(layers, (shape[1], shape[2]), ONE, shape)
-    return None
+    if type(module) not in (SPATIAL if spatial else FLAT):
+        return None  # a subclass may do anything
+    match module:
+        case nn.Flatten():
+            return (int(np.prod(shape)),) if (module.start_dim, module.end_dim) == (1, -1) else None
+        case nn.ReLU():
+            if not layers and not spatial:
+                return None
+            if not layers:
+                layers.append(Layer(linear=False))
+            layers[-1] = replace(layers[-1], relu=True)
+        case nn.Linear():
+            layers.append(Layer(linear=True, outs=module.out_features, bias=module.bias is not None))
+            return (module.out_features,) if shape == (module.in_features,) else None
+        case nn.Conv2d():
+            return _add_convolution(layers, module, shape)
+        case nn.MaxPool2d():
+            return _add_pool(layers, module, shape)
+        case nn.GroupNorm():
+            return _add_norm(layers, module, shape)
+        case nn.AvgPool2d():
+            usual = not module.ceil_mode and module.divisor_override is None and _pair(module.padding) == NONE
+            pool, stride = _pair(module.kernel_size), _pair(module.stride)
+            return _add_average(layers, pool, stride, shape) if usual else None
+        case nn.AdaptiveAvgPool2d():
+            whole = module.output_size in (1, ONE)
+            return _add_average(layers, (shape[1], shape[2]), ONE, shape) if whole else None
+    return shape
 
 
 def _add_convolution(
@@ -170,7 +204,7 @@ def _add_pool(layers: list[Layer], module: nn.MaxPool2d, shape: tuple[int, ...])
 
 
 def _add_norm(layers: list[Layer], module: nn.GroupNorm, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    alone = int(np.prod(shape)) == module.num_groups  # torch refuses that for batches of one
+    alone = int(np.prod(shape)) == module.num_groups  # torch refuses groups of one number in batches of one
     if shape[0] != module.num_channels or alone:
         return None
     if _pools(layers) or layers[-1].relu or layers[-1].groups:
@@ -183,20 +217,20 @@ def _add_norm(layers: list[Layer], module: nn.GroupNorm, shape: tuple[int, ...])
 def _add_average(
     layers: list[Layer], pool: Pair, stride: Pair, shape: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """Always a layer of its own: unlike the maximum, the mean is not the same before and after ReLU."""
+    """Add a layer of its own: unlike the maximum, the mean differs before and after ReLU."""
     layers.append(Layer(linear=False, pool=pool, pool_stride=stride, average=True))
     return _after(shape[0], shape, pool, stride, NONE)
 
 
 def _pools(layers: list[Layer]) -> bool:
-    """Whether nothing more can come before the last layer's pooling."""
+    """Return whether the last layer already pools, so that nothing can be put before its pooling."""
     return not layers or layers[-1].average or layers[-1].pool != ONE or layers[-1].pool_stride != ONE
 
 
 def _after(
     channels: int, shape: tuple[int, ...], kernel: Pair, stride: Pair, pad: Pair
 ) -> tuple[int, ...] | None:
-    """The shape after a window has gone over images, padded at each side; None where it does not fit."""
+    """Return the output shape of a sliding window over padded images; None if the window does not fit."""
     padded = [side + 2 * p for side, p in zip(shape[1:], pad, strict=True)]
     if any(side < k for side, k in zip(padded, kernel, strict=True)):
         return None

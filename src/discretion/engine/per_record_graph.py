@@ -1,6 +1,5 @@
-"""Which models keep the records of a batch apart, and act on them through known layers only."""
+"""Models that treat each record of a batch on its own, through supported layers only."""
 
-import copy
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -9,17 +8,17 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from discretion.engine.plain import plain
-from discretion.tasks.models import _LSTMLayer
+from discretion.engine.layer_stack import plain_embedding, trace
+from discretion.tasks.models import LSTMLayer
 
-# layers whose gradients `layers` can make
+# layers with per-record gradients in `layer_gradients`
 TRAINED: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d, nn.Embedding, nn.GroupNorm, nn.LayerNorm)
 APART: tuple[type[nn.Module], ...] = (
     *(nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus),
     *(nn.Tanh, nn.Sigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid, nn.Softsign),
     *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d, nn.Flatten),
-    *(nn.Dropout, nn.Dropout2d),  # of probability 0: others are refused by `models.check`
-    _LSTMLayer,
+    *(nn.Dropout, nn.Dropout2d),  # of probability 0: `models.check` refuses others
+    LSTMLayer,
 )
 APART_FUNCTIONS: tuple[Callable[..., Any], ...] = (
     *(torch.relu, torch.tanh, torch.sigmoid, torch.flatten, torch.add),
@@ -32,7 +31,7 @@ APART_METHODS = ("relu", "tanh", "sigmoid", "flatten", "view", "reshape", "size"
 
 
 class Mixed(Exception):
-    """The batch is not one record in each row, so nothing is known about the gradients of single ones."""
+    """Rows of the batch may mix records, so per-record gradients cannot be told apart."""
 
 
 def _sum(one: Tensor, other: Tensor) -> Tensor:
@@ -48,29 +47,22 @@ def _reshape(values: Tensor, *sizes: Any) -> Tensor:
     return result
 
 
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m) in TRAINED + APART
-
-
-def known(model: nn.Module) -> fx.GraphModule | None:
-    """A copy of the model made of nothing but known parts; None where there are others.
+def trace_per_record(model: nn.Module) -> fx.GraphModule | None:
+    """Return a copy of the model made of supported parts only; None if it has other parts.
 
     Guarantees:
-        In a model that is returned, each row of what a layer takes and gives is of one record and depends on
-        no other, or running it raises `Mixed`. Each trained parameter acts through one layer of `TRAINED`.
-        What was looked at is what runs: nothing of the model's own code is left, and no hooks.
+        In the returned model each row of a layer's input and output belongs to one record and depends on no
+        other record, or running the model raises `Mixed`. Each trained parameter acts through one layer of
+        `TRAINED`.
+        What was checked is what runs: nothing of the model's own code is left, and no hooks.
     """
-    model = copy.deepcopy(model)
-    if not all(map(plain, model.modules())):
+    traced = trace(model, TRAINED + APART)
+    if traced is None:
         return None
+    model, graph = traced
     trained = [id(p) for p in model.parameters() if p.requires_grad]
     within = [id(p) for m in model.modules() if type(m) in TRAINED for p in m.parameters() if p.requires_grad]
     if sorted(trained) != sorted(within):  # others, or the same one in two layers
-        return None
-    try:
-        graph = _Tracer().trace(model)
-    except Exception:  # whatever code of the user's tracing does not understand
         return None
     if not all(_known(node, model) for node in graph.nodes):
         return None
@@ -127,13 +119,12 @@ def _known_module(node: fx.Node, module: nn.Module) -> bool:
         return False
     if getattr(module, "inplace", False):
         module.__dict__["inplace"] = False
-        return len(first.users) == 1  # nobody else sees that its values stay
+        return len(first.users) == 1  # no other layer reads the values that stay unchanged
     if isinstance(module, nn.Flatten):
         return module.start_dim >= 1
     if isinstance(module, nn.Conv2d):
         numbers = isinstance(module.padding, tuple) and module.padding_mode == "zeros"
         return numbers and module.groups == 1
     if isinstance(module, nn.Embedding):
-        special = (module.padding_idx, module.max_norm, module.scale_grad_by_freq, module.sparse)
-        return special == (None, None, False, False)
+        return plain_embedding(module)
     return True

@@ -1,8 +1,8 @@
-"""The sum of the clipped gradients of a batch's records, where it can be without making the gradients.
+"""Sums of clipped per-record gradients by torch, without materialising the gradients where possible.
 
-One pass forward, one backward for the slopes of what each layer gives. From these and what each layer took
-follow the norms, and once the factors are known the sum (book-keeping: Bu, Wang, Zha and Karypis 2023).
-Models with parts that are not known go the long way: the gradient of each record, by torch's vmap.
+One forward pass, and one backward pass for the gradients of each layer's output. Together with the layer's
+inputs they give the norms, and then the clipped sum (book-keeping: Bu, Wang, Zha and Karypis 2023).
+Models with unsupported parts take the slow way: the gradient of each record, by torch's vmap.
 """
 
 import copy
@@ -16,42 +16,42 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from discretion.clip import ROUNDING, add_layers, factors, finite_and_factor, layers_of, owners
-from discretion.engine.known import TRAINED, Mixed, known
-from discretion.engine.layers import Call, Gradients, Rows, gradients, least_dimensions
-from discretion.population import Floats
+from discretion.arrays import Floats
+from discretion.engine.layer_gradients import Call, Gradients, Rows, gradients, least_dimensions
+from discretion.engine.per_record_graph import TRAINED, Mixed, trace_per_record
 from discretion.tasks import models
+from discretion.training.clip import ROUNDING, add_layers, factors, finite_and_factor, layers_of, owners
+from discretion.training.server_update import Vector
 
 Parameters = dict[str, Tensor]
-Vector = npt.NDArray[np.float32]  # (d,) all trainable parameters, one after the other
 
-SMALLEST = float(np.finfo(np.float32).tiny)  # factors below lose digits, and so could lift a gradient above
-MOST_RECORDS = 256  # at a time
-MOST_NUMBERS = 2**22  # of the gradients that are made
+SMALLEST = float(np.finfo(np.float32).tiny)  # smaller factors lose digits and might exceed the clip
+MOST_RECORDS = 256  # in one pass
+MOST_NUMBERS = 2**22  # floats of materialised gradients in one pass
 
 
-class Records:
-    """Sums and gradients of one model. It keeps its own copy of it, so that each thread can have one."""
+class RecordSums:
+    """Clipped sums and per-record gradients of one model, on a copy of its own; each thread needs its own."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = copy.deepcopy(model)
         self._lengths = [p.numel() for p in model.parameters() if p.requires_grad]
         self._size = sum(self._lengths)
-        graph = known(model)
+        graph = trace_per_record(model)
         self._fast = None if graph is None else _Fast(graph)
 
     def clipped_sum(
         self, parameters: Vector, inputs: Tensor, labels: Tensor, clip: float, layers: tuple[int, ...]
     ) -> Floats:
-        """(d,) the sum over the records of the gradient of each one's own loss, clipped.
+        """Return (d,) the sum of the clipped gradients of the records' losses.
 
         Guarantees:
-            One record more or less moves the sum by at most the clip, and the part of each of L layers by at
-            most clip / sqrt(L): the norms are those of the very numbers that are summed, or of the two
-            vectors whose product is, and are taken in float64. What the float32 sum itself rounds is not
-            of the record.
-            A record whose gradient has a number that is not finite, or is so long that float32 cannot
-            shorten it, counts as zero.
+            One record more or less moves the sum by at most the clip (clipping norm), and the part of each of
+            L layers by at most clip / sqrt(L): norms are computed in float64, of exactly the numbers that are
+            summed, or of the two vectors whose outer product is summed. Not covered is the rounding of the
+            float32 sum itself.
+            A record whose gradient has a number that is not finite, or is so long that float32 cannot scale
+            it down, counts as zero.
         """
         slices = layers_of(layers, self._size)
         owner = owners(self._lengths, slices)
@@ -70,7 +70,7 @@ class Records:
     def gradients(
         self, parameters: Vector, inputs: Tensor, labels: Tensor
     ) -> Iterator[npt.NDArray[np.float32]]:
-        """(n, d) the gradient of each record's own loss, some records at a time."""
+        """Yield (n, d) the gradients of the records' losses, some records at a time."""
         named = models.unflatten(parameters, self._model)
         together = max(1, min(MOST_RECORDS // 4, MOST_NUMBERS // self._size))
         for start in range(0, len(labels), together):
@@ -79,7 +79,7 @@ class Records:
             yield torch.cat([slopes[name].flatten(1) for name in named], dim=1).cpu().numpy()
 
     def _each_gradient(self, parameters: Parameters, inputs: Tensor, labels: Tensor) -> Parameters:
-        """All records at once if torch can, else one after the other."""
+        """Return per-record gradients by name: of all records at once if vmap can, else one by one."""
 
         def loss(parameters: Parameters, record: Tensor, label: Tensor) -> Tensor:
             logits = functional_call(self._model, parameters, (record[None],))
@@ -94,12 +94,12 @@ class Records:
 
 
 class _Fast:
-    """The short way, for models of known parts."""
+    """Sums without materialised gradients, for models of supported parts."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         for p in model.parameters():
-            if p.dim() == 4:  # convolutions are faster so
+            if p.dim() == 4:  # convolutions are faster in this layout
                 p.data = p.data.to(memory_format=torch.channels_last)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._lengths = [p.numel() for p in self._parameters]
@@ -111,7 +111,7 @@ class _Fast:
                 layer.register_forward_hook(self._see)
                 mine = {name: number[id(p)] for name, p in layer.named_parameters() if id(p) in number}
                 self._trained.update({layer: mine} if mine else {})
-        model.requires_grad_(False)  # of the slopes of parameters torch shall make none
+        model.requires_grad_(False)  # torch need not compute gradients of parameters
         self._seen: list[tuple[nn.Module, Tensor, Tensor]] = []
         self._records = 0
         self._together: int | None = None
@@ -131,7 +131,7 @@ class _Fast:
         return self._total.cpu().numpy().astype(np.float64)
 
     def _find_together(self, inputs: Tensor, labels: Tensor) -> int:
-        """How many records at a time: their gradients, as far as they are made, are to fit into memory."""
+        """Return the number of records in one pass whose materialised gradients fit into memory."""
         if self._together is None:
             tried = self._gradients(inputs[:1], labels[:1])
             made = sum(each.rows.numel() for each in tried.values() if isinstance(each, Rows))
@@ -147,7 +147,7 @@ class _Fast:
             self._seen.append((layer, inputs.detach(), output))
 
     def _gradients(self, inputs: Tensor, labels: Tensor) -> dict[int, Gradients]:
-        """Those of each tensor of parameters, by its number."""
+        """Return the per-record gradients of each parameter tensor, by its number."""
         self._records, self._seen = len(labels), []
         if inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
@@ -169,7 +169,7 @@ class _Fast:
         return found
 
     def _add(self, found: dict[int, Gradients], clip: float, owner: list[int]) -> None:
-        """Add the clipped gradients to the total; each tensor is clipped with its owner's others."""
+        """Add the clipped gradients to the total; `owner` says which layer each tensor is clipped with."""
         layers = max(owner) + 1
         squares, blurs = np.zeros((2, self._records, layers))
         for number, each in found.items():

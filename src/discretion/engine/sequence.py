@@ -1,36 +1,35 @@
-"""See a torch model of text as an embedding, layers of LSTM and a linear layer, or say that it is none."""
+"""Torch models of text as an embedding, LSTM layers and a linear layer, for compiled code."""
 
-import copy
 import operator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import fx, nn
 
-from discretion.engine.plain import plain
-from discretion.tasks.models import _LSTMLayer
+from discretion.engine.layer_stack import plain_embedding, trace
+from discretion.tasks.models import LSTMLayer
 
-LEAVES: tuple[type[nn.Module], ...] = (nn.Embedding, nn.LSTM, _LSTMLayer, nn.Linear)
-NOWHERE = -1  # the place of a bias that is not there
+LEAVES: tuple[type[nn.Module], ...] = (nn.Embedding, nn.LSTM, LSTMLayer, nn.Linear)
+NOWHERE = -1  # place of a missing bias
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A layer of LSTM, in the order that the compiled code reads; places are those in the flat model."""
+    """An LSTM layer, fields in the order that compiled code reads; places are indices in the flat model."""
 
     inputs: int
     hidden: int
     input: int
     recurrent: int
     bias: int = NOWHERE
-    second_bias: int = NOWHERE  # nn.LSTM has two, which act as their sum and are moved apart
+    second_bias: int = NOWHERE  # nn.LSTM has two biases, which act as their sum and are trained separately
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """A model for windows of tokens: its logits are made of the last step alone."""
+    """A model of token windows whose logits depend on the last step's output alone."""
 
     tokens: int
     width: int  # of the embedding
@@ -43,42 +42,30 @@ class Sequence:
     output_bias: int
 
     def rows(self) -> npt.NDArray[np.int64]:
-        """(layers, 6) as the compiled code reads them."""
-        rows = [
-            (one.inputs, one.hidden, one.input, one.recurrent, one.bias, one.second_bias)
-            for one in self.layers
-        ]
-        return np.array(rows, dtype=np.int64)
+        """Return (layers, 6) numbers as compiled code reads them."""
+        return np.array([astuple(layer) for layer in self.layers], dtype=np.int64)
 
 
 def sequence_of(model: nn.Module, window: int) -> Sequence | None:
-    """The model as a sequence, for so many tokens in a record; None if anything in it is not known here.
+    """Return the model as a Sequence for records of `window` tokens; None if a part is not supported.
 
-    Known are one nn.Embedding, then nn.LSTM or the layers of the built-in model, the last step, nn.Linear, in
-    a model of any class: what its forward does is traced.
+    Supported are one nn.Embedding, then nn.LSTM or layers of the built-in model, the last step, nn.Linear, in
+    a model of any class: its forward is traced.
 
-    Guarantees: every parameter is trained and acts in one layer only, and no hook or code besides acts.
+    Guarantees: every parameter is trained and acts in one layer only; no hook and no other code acts.
     """
-    model = copy.deepcopy(model)  # a forward may change its model
-    if window < 1 or not all(map(plain, model.modules())):
+    traced = trace(model, LEAVES) if window >= 1 else None
+    if traced is None:
         return None
-    try:
-        graph = _Tracer().trace(model)
-    except Exception:  # whatever code of the user's tracing does not understand
-        return None
+    model, graph = traced
     chain = _chain(graph, model)
     return None if chain is None else _sequence(model, chain, window)
 
 
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m) in LEAVES
-
-
 def _chain(graph: fx.Graph, model: nn.Module) -> list[nn.Module] | None:
-    """The layers in the order of their use, if each takes what the one before gives and nothing else."""
+    """Return the layers in the order of use; None unless each takes just the output of the one before."""
     chain: list[nn.Module] = []
-    what: dict[Any, str] = {}  # what a node of the graph is
+    what: dict[Any, str] = {}  # kind of value of each node
     for node in graph.nodes:
         if node.op == "placeholder":
             if what or node.args:  # a second input, or one with a default
@@ -88,17 +75,11 @@ def _chain(graph: fx.Graph, model: nn.Module) -> list[nn.Module] | None:
             return chain if what.get(node.args[0]) == "logits" else None
         elif node.op == "call_module" and len(node.args) == 1 and not node.kwargs:
             layer = model.get_submodule(str(node.target))
-            found = _GIVES.get((what.get(node.args[0], ""), type(layer)))
-            if found is None:
-                return None
-            what[node] = found
+            what[node] = _GIVES.get((what.get(node.args[0], ""), type(layer)), "")
             chain.append(layer)
         elif node.op == "call_function" and node.target is operator.getitem:
-            found = _PARTS.get((what.get(node.args[0], ""), repr(node.args[1])))
-            if found is None:
-                return None
-            what[node] = found
-        else:
+            what[node] = _PARTS.get((what.get(node.args[0], ""), repr(node.args[1])), "")
+        if not what.get(node):
             return None
     return None
 
@@ -106,7 +87,7 @@ def _chain(graph: fx.Graph, model: nn.Module) -> list[nn.Module] | None:
 _GIVES: dict[tuple[str, type[nn.Module]], str] = {
     ("tokens", nn.Embedding): "steps",
     ("steps", nn.LSTM): "steps and ends",
-    ("steps", _LSTMLayer): "steps",
+    ("steps", LSTMLayer): "steps",
     ("last", nn.Linear): "logits",
 }
 _PARTS = {
@@ -115,11 +96,7 @@ _PARTS = {
     ("ends", "0"): "outputs at the end",
     ("ends", "1"): "cells at the end",
     ("outputs at the end", "-1"): "last",
-    **{
-        ("steps", f"(slice(None, None, None), -1{rest})"): "last"
-        for rest in ("", ", slice(None, None, None)")
-    },
-    ("steps", "(slice(None, None, None), -1, Ellipsis)"): "last",
+    **{("steps", repr((slice(None), -1, *rest))): "last" for rest in ((), (slice(None),), (Ellipsis,))},
 }
 
 
@@ -133,9 +110,6 @@ def _sequence(model: nn.Module, chain: list[nn.Module], window: int) -> Sequence
     embedding, *between, output = chain
     if not isinstance(embedding, nn.Embedding) or not isinstance(output, nn.Linear) or not between:
         return None
-    special = (embedding.padding_idx, embedding.max_norm, embedding.scale_grad_by_freq, embedding.sparse)
-    if special != (None, None, False, False):
-        return None
     layers: list[Recurrence] = []
     for layer in between:
         found = _recurrences(layer, place)
@@ -143,9 +117,8 @@ def _sequence(model: nn.Module, chain: list[nn.Module], window: int) -> Sequence
             return None
         layers += found
     widths = [embedding.embedding_dim, *(one.hidden for one in layers)]
-    if widths != [*(one.inputs for one in layers), output.in_features]:
-        return None
-    if min(*widths, embedding.num_embeddings, output.out_features) < 1:
+    fitting = widths == [*(one.inputs for one in layers), output.in_features] and plain_embedding(embedding)
+    if not fitting or min(*widths, embedding.num_embeddings, output.out_features) < 1:
         return None
     return Sequence(
         tokens=embedding.num_embeddings,
@@ -161,7 +134,7 @@ def _sequence(model: nn.Module, chain: list[nn.Module], window: int) -> Sequence
 
 
 def _recurrences(module: nn.Module, place: dict[int, int]) -> list[Recurrence] | None:
-    if isinstance(module, _LSTMLayer):
+    if isinstance(module, LSTMLayer):
         entering, again = module.input, module.recurrent
         if (type(entering), type(again)) != (nn.Linear, nn.Linear) or again.bias is not None:
             return None

@@ -1,1 +1,1 @@
-"""Flower underneath: it carries bytes between the training loop and the relays beside the clients' guards."""
+"""Flower as a transport: bytes between the training loop and the relays beside the clients' guards."""

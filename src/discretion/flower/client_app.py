@@ -1,7 +1,7 @@
-"""The ClientApp: bytes from Flower to the guard's socket, and back. It sees nothing that it could not drop.
+"""ClientApp that relays bytes from Flower to the guard's socket and back.
 
-Its text is what Flower ships to nodes, so it needs nothing but Flower there; the guard alone has Discretion.
-The node's configuration has `guard`, the path of the socket.
+Flower ships the text of this file to nodes, so it imports nothing but Flower; only the guard needs Discretion
+there. The node's configuration has `guard`, the path of the socket.
 """
 
 import socket
@@ -14,15 +14,17 @@ ANSWERING = 3600.0  # seconds
 
 
 def packed(content: bytes) -> RecordDict:
-    """Bytes as Flower carries large ones, without any serialisation of its own."""
+    """Pack bytes into a Flower record without further serialisation."""
     return RecordDict({"bytes": ArrayRecord({"bytes": Array("uint8", (len(content),), "raw", content)})})
 
 
 def unpacked(message: Message) -> bytes:
+    """Return the bytes that a message of `packed` carries."""
     return bytes(message.content["bytes"]["bytes"].data)
 
 
 def relay(message: Message, context: Context) -> Message:
+    """Send an order to the node's guard; return its answer."""
     order = unpacked(message)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWERING)
@@ -33,7 +35,7 @@ def relay(message: Message, context: Context) -> Message:
             (length,) = struct.unpack(">Q", stream.read(8))
             answer = stream.read(length)
     if len(answer) < length:
-        raise ConnectionError(f"an answer of the guard broke off after {len(answer)} of {length} bytes")
+        raise ConnectionError(f"the guard closed the connection after {len(answer)} of {length} bytes")
     return Message(packed(answer), reply_to=message)
 
 

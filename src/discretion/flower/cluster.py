@@ -1,5 +1,6 @@
-"""SuperLink, SuperNodes and guards on this machine, for trying out: written, started, and ended again."""
+"""A trial cluster on this machine: SuperLink, SuperNodes and guards; its keys, files, start and end."""
 
+import ipaddress
 import json
 import os
 import signal
@@ -9,22 +10,28 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import tomli_w
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import NameOID
 
 from discretion.errors import InputError
-from discretion.flower.keys import write_certificates, write_node_key
 from discretion.flower.project import environment, tool
 
 STARTING = 180.0  # seconds
 ENDING = 20.0
-MARK = "DISCRETION_STARTED"  # in the environment of all that is started here
-SUPERVISE = str(Path(__file__).with_name("supervise.py"))  # by its path, it needs no more than Python has
+VALID = timedelta(days=365)  # of TLS certificates
+MARK = "DISCRETION_STARTED"  # environment variable of every process started here
+SUPERVISE = str(Path(__file__).with_name("supervise.py"))  # by path: it needs the standard library only
 
 
 def write(folder: Path, clients: tuple[str, ...], port: int) -> None:
-    """Certificates, a key for each client's node, and Flower's own configuration."""
+    """Write certificates, a key for each client's node, and Flower's configuration."""
     write_certificates(folder / "certificates")
     (folder / "nodes").mkdir(mode=0o700)
     for name in clients:
@@ -42,15 +49,13 @@ def write(folder: Path, clients: tuple[str, ...], port: int) -> None:
 
 
 def up(folder: Path, say: Callable[[str], None]) -> None:
-    """Start everything; what was started is on record at once, so that `down` finds it whatever happens."""
+    """Start all processes, each recorded at once, so that `down` finds it whatever happens."""
     try:
         about = json.loads((folder / "local.json").read_text(encoding="utf-8"))
     except OSError:
-        raise InputError(
-            f"there is nothing to start in {folder}: make it with discretion flower init"
-        ) from None
+        raise InputError(f"found no cluster in {folder}: make one with discretion flower init") from None
     if _recorded(folder):
-        raise InputError(f"{folder} is up already, or was not ended: discretion flower down {folder}")
+        raise InputError(f"{folder} is running, or was not ended: first discretion flower down {folder}")
     here, port, clients = folder.absolute(), int(about["port"]), list(about["clients"])
     keys = here / "certificates"
     files = {"ca-certfile": "ca.crt", "certfile": "server.pem", "keyfile": "server.key"}
@@ -74,12 +79,12 @@ def up(folder: Path, say: Callable[[str], None]) -> None:
 
 
 def down(folder: Path, say: Callable[[str], None]) -> None:
-    """End exactly what `up` started: processes that are still the same ones, with what they started.
+    """End the processes that `up` started, with those that they started, and no others.
 
-    A SuperLink that was killed leaves others behind in sessions of their own: those have our mark.
+    A killed SuperLink leaves processes in sessions of their own: they are found by the mark.
     """
-    ours = [entry["pid"] for entry in _recorded(folder) if _since(entry["pid"]) == entry["since"]]
-    for how in (signal.SIGTERM, signal.SIGKILL):  # a leader that has ended may leave others of its group
+    ours = [entry["pid"] for entry in _recorded(folder) if _state(entry["pid"])[1] == entry["since"]]
+    for how in (signal.SIGTERM, signal.SIGKILL):  # an ended group leader may leave others of its group
         for pid in ours:
             with suppress(ProcessLookupError):
                 os.killpg(pid, how)
@@ -87,14 +92,14 @@ def down(folder: Path, say: Callable[[str], None]) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, how)
         deadline = time.monotonic() + ENDING
-        while (marked(folder) or not all(map(_is_over, ours))) and time.monotonic() < deadline:
+        while (marked(folder) or any(_state(pid)[0] != "Z" for pid in ours)) and time.monotonic() < deadline:
             time.sleep(0.1)
     (folder / "processes.jsonl").unlink(missing_ok=True)
     say(f"Ended {len(ours)} processes.")
 
 
 def marked(folder: Path, name: str = "") -> list[int]:
-    """Processes that were started from here, under this name or any, by us or by those that we started."""
+    """Return the ids of processes started from this folder under this name, or any; descendants included."""
     mark, found = f"{MARK}={folder.absolute()}#{name}".encode(), []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
@@ -105,26 +110,19 @@ def marked(folder: Path, name: str = "") -> list[int]:
 
 
 def _register(folder: Path, clients: list[str]) -> None:
-    """Have the SuperLink take the nodes' keys, each under its client's name."""
+    """Register the nodes' keys at the SuperLink, each under its client's name."""
     nodes, asked = folder.absolute() / "nodes", {}
     for name in clients:
         if not (nodes / f"{name}.registered").exists():
-            words = [
-                tool("flwr"),
-                "supernode",
-                "register",
-                str(nodes / f"{name}.pub"),
-                "here",
-                "--name",
-                name,
-            ]
+            key = str(nodes / f"{name}.pub")
+            words = [tool("flwr"), "supernode", "register", key, "here", "--name", name]
             asked[name] = subprocess.Popen(
                 words, env=_environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
     said = {name: process.communicate()[0] for name, process in asked.items()}
     for name, process in asked.items():
         if process.returncode != 0:
-            raise InputError(f"the SuperLink does not take the node of {name}: {said[name]}")
+            raise InputError(f"the SuperLink rejects the node of {name}: {said[name]}")
         (nodes / f"{name}.registered").touch()
 
 
@@ -133,7 +131,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _start(folder: Path, name: str, words: list[str]) -> None:
-    """Start a program, and again whenever it ends."""
+    """Start a program under `supervise`, which restarts it whenever it ends."""
     (folder / "logs").mkdir(exist_ok=True)
     with (folder / "logs" / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
@@ -142,10 +140,10 @@ def _start(folder: Path, name: str, words: list[str]) -> None:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # so that it can be ended with all that it started
+            start_new_session=True,  # so that its whole process group can be ended
         )
     with (folder / "processes.jsonl").open("a", encoding="utf-8") as record:
-        record.write(json.dumps({"name": name, "pid": process.pid, "since": _since(process.pid)}) + "\n")
+        record.write(json.dumps({"name": name, "pid": process.pid, "since": _state(process.pid)[1]}) + "\n")
 
 
 def _recorded(folder: Path) -> list[dict[str, int]]:
@@ -153,20 +151,13 @@ def _recorded(folder: Path) -> list[dict[str, int]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def _since(pid: int) -> int:
-    """When the process started, in ticks: a number that was given to another process has another one."""
+def _state(pid: int) -> tuple[str, int]:
+    """Return a process's state, Z if over, and its start in ticks, which tells it from a later one's."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0], int(fields[19])
     except (OSError, ValueError, IndexError):
-        return -1
-
-
-def _is_over(pid: int) -> bool:
-    """Whether it has ended, and waits for nobody but its parent to notice."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (OSError, IndexError):
-        return True
+        return "Z", -1
 
 
 def _listens(port: int) -> bool:
@@ -182,3 +173,64 @@ def _wait(ready: Callable[[], bool], what: str, folder: Path) -> None:
                 f"{what} did not start: see {folder / 'logs'}, then discretion flower down {folder}"
             )
         time.sleep(0.1)
+
+
+def _private(path: Path, content: bytes) -> None:
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_bytes(content)
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _certificate(
+    subject: str, key: ec.EllipticCurvePrivateKey, issuer: str, by: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_named(subject))
+        .issuer_name(_named(issuer))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + VALID)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False)
+    )
+
+
+def write_certificates(folder: Path) -> None:
+    """Write ca.crt, and server.pem with server.key for 127.0.0.1; the authority's key is not kept."""
+    folder.mkdir(mode=0o700)
+    authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    usage = {name: False for name in ("data_encipherment", "key_agreement", "key_encipherment")}
+    usage |= {name: False for name in ("content_commitment", "encipher_only", "decipher_only")}
+    ca = (
+        _certificate("Discretion, this machine", authority, "Discretion, this machine", authority)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(
+            x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, **usage), critical=True
+        )
+        .sign(authority, hashes.SHA384())
+    )
+    names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+    own = (
+        _certificate("localhost", server, "Discretion, this machine", authority)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(authority, hashes.SHA384())
+    )
+    (folder / "ca.crt").write_bytes(ca.public_bytes(Encoding.PEM))
+    (folder / "server.pem").write_bytes(own.public_bytes(Encoding.PEM))
+    form = PrivateFormat.PKCS8
+    _private(folder / "server.key", server.private_bytes(Encoding.PEM, form, NoEncryption()))
+
+
+def write_node_key(path: Path) -> None:
+    """Write a node's key, with its public part beside it, as ssh-keygen does."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    _private(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    path.with_name(path.name + ".pub").write_bytes(public + b"\n")

@@ -1,4 +1,4 @@
-"""Orders and answers as messages of Flower, to each client's own node."""
+"""Transport of orders and answers as Flower messages, to each client's own node."""
 
 import time
 from collections import Counter
@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from discretion.flower.relay import packed, unpacked
+from discretion.flower.client_app import packed, unpacked
 
-POLL = 0.2  # seconds between looks for answers
+POLL = 0.2  # seconds between checks for answers
 
 
 class FlowerTransport:
-    """By the names under which nodes' keys were registered at the SuperLink, which a node cannot choose.
+    """Finds nodes by the names under which the SuperLink registered their keys, which a node cannot choose.
 
-    Nodes of a simulation have neither keys nor names, and play whichever client an order is for.
+    Nodes of a simulation have neither keys nor names: any of them plays the client that an order is for.
     """
 
     def __init__(self, grid: Grid, simulated: Sequence[str] = ()) -> None:
@@ -23,7 +23,7 @@ class FlowerTransport:
         self._nodes: dict[str, int] = {}
 
     def wait_for(self, clients: Sequence[str], timeout: float) -> list[str]:
-        """Those clients whose nodes have not come after `timeout` seconds."""
+        """Wait for the clients' nodes; return the clients without a node after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while missing := [name for name in clients if name not in self._nodes]:
             self._look()
@@ -37,7 +37,7 @@ class FlowerTransport:
             self._nodes = dict(zip(self._simulated, self._grid.get_node_ids(), strict=False))
             return
         nodes = [node for node in self._grid.get_nodes() if node.name]
-        named = Counter(node.name for node in nodes)  # of two with one name nobody knows whose it is
+        named = Counter(node.name for node in nodes)  # two nodes with one name: neither is trusted
         self._nodes = {node.name: node.node_id for node in nodes if named[node.name] == 1}
 
     def exchange(self, orders: Sequence[tuple[str, bytes]], timeout: float) -> Iterator[tuple[int, bytes]]:
@@ -52,7 +52,7 @@ class FlowerTransport:
         waiting = {message: number for message, number in sent if message}
         while waiting and time.monotonic() < deadline:
             for answer in self._grid.pull_messages(list(waiting)):
-                # by the order that is answered: who says that it answers may be anybody
+                # matched by the order answered: the sender's own claim is not trusted
                 number = waiting.pop(answer.metadata.reply_to_message_id, None)
                 if number is not None and not answer.has_error() and (content := _readable(answer)):
                     yield number, content
@@ -60,7 +60,7 @@ class FlowerTransport:
 
 
 def _readable(answer: Message) -> bytes:
-    """What it carries; nothing, where a node sent something else than a relay would."""
+    """Return the bytes of an answer; empty if the node sent anything but a relay's message."""
     try:
         return unpacked(answer)
     except (AttributeError, KeyError, TypeError, ValueError):

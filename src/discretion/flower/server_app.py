@@ -1,27 +1,26 @@
-"""The ServerApp: the one training loop over Flower, for a run folder that was prepared on this machine."""
+"""ServerApp that runs the training loop over Flower, for a run folder prepared on this machine."""
 
 import logging
-from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from discretion.flower.transport import FlowerTransport
-from discretion.population import Population
-from discretion.runs import RunFolder, execute
+from discretion.flower.flower_transport import FlowerTransport
+from discretion.runs.execute import execute
+from discretion.runs.read import read_run
 
 log = logging.getLogger("discretion.flower")
 
-WAITING = 120.0  # seconds for nodes to come; who comes later joins later
+WAITING = 120.0  # seconds for nodes to connect; later nodes join later
 
 
 def main(grid: Grid, context: Context) -> None:
-    folder = RunFolder(Path(str(context.run_config["folder"])))
+    run = read_run(str(context.run_config["folder"]))
     transport = FlowerTransport(grid)
-    missing = transport.wait_for(Population.from_csv(folder.population).client, WAITING)
+    missing = transport.wait_for(run.population.client, WAITING)
     if missing:
         log.warning("%d clients have no node yet: %s", len(missing), ", ".join(missing[:5]))
-    execute(folder, transport=transport)
+    execute(run, transport=transport)
 
 
 app = ServerApp()

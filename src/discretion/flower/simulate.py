@@ -1,11 +1,10 @@
-"""Flower's simulation engine (Ray) underneath: guards of all clients, each in whichever process has time.
+"""Simulation on Flower's engine (Ray): the guards of all clients, each in whichever process is free.
 
-One operator starts all of it, and sees everything: this is for trying plans on many cores or machines, and
-protects nobody from whoever runs it. Guards decide as they do elsewhere, over ledgers in the run folder.
+One operator starts everything and sees everything: a simulation tries plans on many cores or machines, and
+protects no client from that operator. Guards decide as in a deployment, on ledgers in the run folder.
 """
 
 import fcntl
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,16 +13,16 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
+from discretion.clients.messages import decode_order, verified
 from discretion.errors import InputError
-from discretion.flower.relay import packed, unpacked
-from discretion.flower.transport import FlowerTransport
+from discretion.flower.client_app import packed, unpacked
+from discretion.flower.flower_transport import FlowerTransport
 from discretion.guard import policy
-from discretion.guard.keeper import Guard
-from discretion.messages import decode_order, verified
-from discretion.population import Population
-from discretion.runs import Progress, RunFolder, execute
+from discretion.guard.guard import Guard
+from discretion.runs.execute import OnRound, execute
+from discretion.runs.read import Run
 
-MOST_GUARDS = 256  # that a process keeps open
+MOST_GUARDS = 256  # kept open in a process
 
 
 @lru_cache(MOST_GUARDS)
@@ -32,7 +31,7 @@ def _guard(path: Path) -> Guard:
 
 
 def answer(guards: Path, signed: bytes) -> bytes:
-    """What the guard of the client that is asked answers; no other process plays it at the same time."""
+    """Return the answer of the addressed client's guard; a lock keeps other processes from running it."""
     order, _ = decode_order(verified(signed)[1])
     home = guards / order.client
     with (home / ".lock").open("w") as lock:
@@ -40,9 +39,9 @@ def answer(guards: Path, signed: bytes) -> bytes:
         return _guard(home / "GUARD.toml").answer(signed)
 
 
-def simulate(folder: RunFolder, guards: Path, on_round: Callable[[Progress], None]) -> None:
-    """Do what is left of a prepared run, with policies of all clients and an operator's key in `guards`."""
-    clients = Population.from_csv(folder.population).client
+def simulate(run: Run, guards: Path, on_round: OnRound) -> None:
+    """Run the remaining rounds of a run, with all clients' policies and an operator's key in `guards`."""
+    clients = run.population.client
     here = guards.absolute()
 
     def play(message: Message, context: Context) -> Message:
@@ -50,11 +49,11 @@ def simulate(folder: RunFolder, guards: Path, on_round: Callable[[Progress], Non
 
     def serve(grid: Grid, context: Context) -> None:
         key = f"clients.key={here / 'operator.key'}"
-        execute(folder, None, on_round, transport=FlowerTransport(grid, simulated=clients), overrides=[key])
+        execute(run, on_round, transport=FlowerTransport(grid, simulated=clients), overrides=[key])
 
     nodes, server = ClientApp(), ServerApp()
     nodes.train()(play)
     server.main()(serve)
     run_simulation(server, nodes, len(clients), backend_config={"client_resources": {"num_cpus": 1}})
-    if not folder.model.exists():
-        raise InputError(f"the simulation did not finish the run in {folder.path}; go on with --resume")
+    if not run.finished:
+        raise InputError(f"the simulation did not finish the run in {run.folder}; continue it with --resume")

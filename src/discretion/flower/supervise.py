@@ -1,4 +1,6 @@
-"""Keep a program running: a killed SuperNode, for one, is refused until its old session is over.
+"""Supervisor that restarts a program whenever it ends.
+
+A killed SuperNode, for one, is rejected until its old session has ended, and needs several tries.
 
 Run: python -m discretion.flower.supervise flower-supernode --superlink …
 """
@@ -8,7 +10,7 @@ import subprocess
 import sys
 import time
 
-PAUSE = 3.0  # seconds between tries
+PAUSE = 3.0  # seconds before a restart
 
 
 def main(words: list[str]) -> None:
@@ -23,7 +25,7 @@ def main(words: list[str]) -> None:
         finally:
             if process.poll() is None:
                 process.terminate()
-        sys.stderr.write(f"it ended with {code}; starting it again in {PAUSE:g} s\n")
+        sys.stderr.write(f"{words[0]} ended with code {code}; restarting it in {PAUSE:g} s\n")
         time.sleep(PAUSE)
 
 

@@ -1,1 +1,1 @@
-"""A client's own process that alone opens its data and ledger, and hands out noisy, charged releases only."""
+"""The guard: a client's own process, the only one to open its records and ledger."""

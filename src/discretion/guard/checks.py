@@ -1,147 +1,167 @@
-"""What a guard looks at before it says yes. Each check raises a Refusal in words that may leave the guard."""
+"""Checks of a guard's policy and ledger of requests against an order.
+
+Each check raises a Refusal. The server reads its text, so it names only the order, the plan and the policy,
+which the operator knows or may know, and never the client's records or what was spent of its budget.
+"""
 
 import numpy as np
 from scipy import stats
 
+from discretion.arrays import Floats
+from discretion.clients.messages import Join, Read, Train
 from discretion.errors import Refusal
 from discretion.guard.policy import Policy
-from discretion.messages import Join, Read, Train
-from discretion.plan import ADVERSARIES, Plan
-from discretion.population import Floats
+from discretion.plan.plan import ADVERSARIES, Plan
 
-IMPLAUSIBLE = 1e-9  # chance of being asked so often by the plan's coins, below which they are not believed
+IMPLAUSIBLE = 1e-9  # requests that honest sampling would produce with a smaller chance are refused
 
 
 def check_plan(policy: Policy, plan: Plan, me: int, parameters: int) -> None:
-    """Raise unless the owner would have its client take part in such a plan, whatever it costs.
+    """Raise a Refusal unless the policy allows such a plan, whatever its privacy cost.
 
     Guarantees:
-        A plan whose promise is weaker than the policy's adversary is refused. Where a plan needs a secure sum
-        and the policy names none, it promises nothing against the server.
-        A plan by which the server sees more than it promises to hide from it, be it updates without the
-        client's own noise or with a share that protects nothing on its own, is refused unless the policy
-        trusts the server, or has a secure sum where that is what is missing.
+        A plan that promises protection against a weaker adversary than the policy's is refused. A plan that
+        needs a secure sum promises nothing against the server where the policy has no secure sum.
+        A plan by which the server sees updates without the client's own noise, or with a share of noise that
+        does not protect the client alone, is refused unless the policy trusts the server, or has a secure
+        sum and the plan needs only that.
         A plan that protects another unit, or holds against fewer colluding clients, is refused.
-        What the plan's noise costs is looked at by the ledger, not here.
+        The privacy cost of the plan's noise is checked by the ledger, not here.
     """
     most = policy.ceilings
     if (plan.unit, plan.adjacency) != (policy.unit, policy.adjacency):
         mine, theirs = (f"a {of.unit} ({of.adjacency})" for of in (policy, plan))
-        raise Refusal(f"its budget protects {mine}, this plan {theirs}")
+        raise Refusal(f"the policy's budget protects {mine}, this plan protects {theirs}")
     if ADVERSARIES.index(plan.promise) < ADVERSARIES.index(policy.against):
-        raise Refusal(
-            f"its budget must hold against {policy.against}, this plan promises against {plan.promise}"
-        )
+        raise Refusal(f"this plan promises against {plan.promise}, the policy asks for {policy.against}")
     if plan.noise_at == "secure_sum" and not policy.secure_sum:
         if policy.against == "server":
-            raise Refusal("this plan needs a secure sum: without one it promises nothing against the server")
+            raise Refusal(
+                "without a secure sum, which the policy lacks, this plan does not protect from the server"
+            )
         if not policy.trust_server:
-            raise Refusal("this plan needs a secure sum, it has none, and it trusts no server without one")
+            raise Refusal("this plan needs a secure sum: the policy has neither secure_sum nor trust_server")
     if plan.promise != "server" and not policy.trust_server:
-        raise Refusal("this plan promises nothing against the server, and it trusts no server")
+        raise Refusal("this plan promises nothing against the server, which the policy does not trust")
     shared = plan.noise_at in ("clients", "secure_sum") and policy.against != "public"
     if shared and plan.colluding < policy.colluding:
-        raise Refusal(f"this plan holds against {plan.colluding} clients together, not {policy.colluding}")
+        raise Refusal(
+            f"this plan holds against {plan.colluding} colluding clients, not the policy's {policy.colluding}"
+        )
     if plan.clipping.quantile is not None:
-        raise Refusal("this plan reads whether updates were within their clips, which it does not tell")
+        raise Refusal(
+            "this plan adapts clips to whether updates were within them, which guards do not release"
+        )
     seeded = "seeded" if policy.test_seed is not None else "cryptographic"
     if plan.randomness != seeded:
-        raise Refusal(f"this plan's randomness is {plan.randomness}, its own is {seeded}")
+        raise Refusal(f"this plan's randomness is {plan.randomness}, this guard's is {seeded}")
     if plan.reading is not None and plan.reading.rule not in policy.statistics:
-        raise Refusal(f"this plan reads {plan.reads}, which it does not tell")
-    if plan.rounds > most.rounds:
-        raise Refusal(f"this plan has {plan.rounds} rounds, it takes at most {most.rounds}")
+        raise Refusal(f"this plan reads {plan.reads}, which the policy's statistics do not list")
+    _require_at_most(most.rounds, plan.rounds, "rounds")
     dealt = sum(p.rounds for p in plan.phases if p.turns is not None and p.turns[me] > 0)
-    if dealt > most.rate * plan.rounds:
-        raise Refusal(f"it has turns in {dealt} of {plan.rounds} rounds, it takes at most {most.rate:.0%}")
+    _require_at_most(most.rate, dealt / plan.rounds, "share of rounds with turns")
     for phase in plan.phases:
         turns = 1 if phase.turns is None else int(phase.turns[me])
-        if phase.turns is None and phase.rate[me] > most.rate:
-            raise Refusal(f"this plan has rate {phase.rate[me]:g}, it takes at most {most.rate:g}")
-        if turns > most.turns:
-            raise Refusal(f"this plan has {turns} turns in a round, it takes at most {most.turns}")
-        if phase.steps > most.steps:
-            raise Refusal(f"this plan has {phase.steps} steps in a turn, it takes at most {most.steps}")
+        if phase.turns is None:
+            _require_at_most(most.rate, float(phase.rate[me]), "sampling rate")
+        _require_at_most(most.turns, turns, "turns in a round")
+        _require_at_most(most.steps, phase.steps, "steps in a turn")
     for what, size in (("layers", sum(plan.clipping.layers)), ("grid", plan.grid.size if plan.grid else 0)):
         if size not in (0, parameters):
             raise Refusal(f"the plan's {what} have {size} parameters, the model has {parameters}")
 
 
+def _require_at_most(ceiling: float, found: float, what: str) -> None:
+    if found > ceiling:
+        raise Refusal(f"{what}: this plan has {found}, the policy allows at most {ceiling}")
+
+
 def check_join(policy: Policy, order: Join) -> None:
-    """Raise unless model, local training and the number of records are what the policy names.
+    """Raise a Refusal unless the policy allows the order's model, local training and declared size.
 
     Guarantees:
-        Looks at no data: not even at how many records there are, which nobody has paid for.
+        Reads none of the client's data, not even the number of its records: no budget is spent on that.
     """
     if order.model not in policy.models:
-        raise Refusal(f"the model {order.model!r} is not approved here")
+        raise Refusal(f"model {order.model!r} not listed in this guard's [models]")
     if policy.size is not None and order.size != policy.size:
-        raise Refusal(f"it is counted with {order.size} records, and says that it has {policy.size}")
+        raise Refusal(
+            f"the order counts this client with {order.size} records, the policy says {policy.size}"
+        )
     local, most = order.local, policy.ceilings
     if not (0 <= local.epochs <= most.epochs and 0 <= local.steps <= most.steps):
         raise Refusal(
-            f"{local.epochs} epochs or {local.steps} steps of local training: it takes at most "
-            f"{most.epochs} epochs or {most.steps} steps"
+            f"the order has {local.epochs} epochs or {local.steps} steps of local training, the policy "
+            f"allows at most {most.epochs} epochs or {most.steps} steps"
         )
     if (local.epochs == 0) == (local.steps == 0) or local.batch_size < 1:
-        raise Refusal("local training is for epochs or for steps, with at least 1 record in a batch")
+        raise Refusal("local training must have either epochs or steps, and at least 1 record in a batch")
     numbers = (local.learning_rate, local.momentum, local.weight_decay)
     if not all(np.isfinite(numbers)) or min(numbers) < 0 or not 0 < local.schedule.factor <= 1:
-        raise Refusal("rates of local training must be finite and at least 0, a schedule's factor 0 to 1")
+        raise Refusal(
+            "learning rate, momentum and weight decay must be finite and at least 0, and a schedule's factor "
+            "above 0 and at most 1"
+        )
 
 
 def check_train(plan: Plan, me: int, join: Join, order: Train) -> None:
-    """Raise unless the order asks for just what the plan says: clip, noise, turn and local training."""
+    """Raise a Refusal unless the order's clip, noise, turn and local training are those agreed on."""
     phase = plan.phases[plan.phase_of(order.round)]
     clip, noise = float(phase.clip[me]), float(plan.own_noise(phase)[me])
     if order.clip != clip:
-        raise Refusal(f"the order has clip {order.clip:g}, the plan {clip:g}")
+        raise Refusal(f"the order has clip {order.clip:g}, the plan has {clip:g}")
     if order.noise != noise:
-        raise Refusal(f"the order has noise {order.noise:g}, the plan {noise:g}")
+        raise Refusal(f"the order has noise {order.noise:g}, the plan has {noise:g}")
     if order.local != join.local:
-        raise Refusal("the order has other local training than was agreed on")
+        raise Refusal("the order's local training is not the one agreed on when joining")
     turns = (1 if phase.rate[me] > 0 else 0) if phase.turns is None else int(phase.turns[me])
     if not 0 <= order.turn < turns:
-        raise Refusal(f"turn {order.turn + 1} of round {order.round} is not in the plan: it has {turns}")
+        raise Refusal(f"turn {order.turn + 1} of round {order.round} is not in the plan, which has {turns}")
 
 
 def check_read(policy: Policy, plan: Plan, me: int, order: Read) -> None:
-    """Raise unless the statistic is one that policy and plan name, with the noise that is paid for."""
+    """Raise a Refusal unless policy and plan name this statistic, with this bound and this noise."""
     phase = plan.phases[plan.phase_of(order.round)]
     if plan.reading is None or phase.read is None or order.rule not in policy.statistics:
-        raise Refusal("no statistic is handed out in this run")
+        raise Refusal("this statistic is not in the plan, or not in the policy's statistics")
     noise = float(phase.read[me]) * plan.reading.sensitivity
     if (order.rule, order.bound, order.noise) != (plan.reading.rule, plan.reading.bound, noise):
-        raise Refusal("the order asks for another statistic, or other noise, than the plan")
+        raise Refusal("the order's statistic, bound or noise is not the plan's")
     if not phase.expected[me] > 0:
-        raise Refusal(f"it is not asked in round {order.round} by the plan")
+        raise Refusal(f"the plan does not ask this client in round {order.round}")
 
 
 def check_round(plan: Plan, me: int, round_: int, asked: list[int]) -> None:
-    """Raise where it would be asked, in this round, more often than the plan's coins can explain.
+    """Raise a Refusal if this client is asked more often than the plan's sampling rates can explain.
+
+    `asked` has the rounds that were answered before.
 
     Guarantees:
-        With honest coins each order is refused with a chance of at most 1e-9.
+        If the server samples honestly, each order is refused with a chance of at most 1e-9.
     """
     rate = coins(plan, me, round_)
     times = sum(number <= round_ for number in asked) + (round_ not in asked)
     if chance_of_at_least(times, rate) < IMPLAUSIBLE:
         raise Refusal(
-            f"asked {times} times in {round_} rounds, where the plan's coins would ask {rate.sum():.1f} times"
+            f"asked {times} times in {round_} rounds, where the plan's sampling rates expect {rate.sum():.1f}"
         )
 
 
 def coins(plan: Plan, me: int, rounds: int) -> Floats:
-    """(rounds,) the chance of being asked in each of the first rounds; 1 where turns are public.
+    """Return (rounds,) the chance that the server asks this client, in each of the first rounds.
 
-    For a secure sum all are asked in every round, and flip their coins themselves.
+    The chance is 1 where turns are public. For a secure sum the server asks every client in every round, and
+    clients flip their own coins.
     """
     rate = np.concatenate([np.full(p.rounds, p.rate[me]) for p in plan.phases])[:rounds]
     return np.ceil(rate) if plan.noise_at == "secure_sum" else rate
 
 
 def chance_of_at_least(times: int, rate: Floats) -> float:
-    """Of so many heads among independent coins of these rates: exact, but for rounding."""
+    """Return the chance of at least `times` heads among independent coins of these rates.
+
+    The distribution is exact (Poisson binomial), but for rounding.
+    """
     heads = np.ones(1)
     for each, count in zip(*np.unique(rate, return_counts=True), strict=True):
         heads = np.convolve(heads, stats.binom.pmf(np.arange(count + 1), count, each))

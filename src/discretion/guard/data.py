@@ -1,4 +1,4 @@
-"""A client's own records, as its policy says where they are."""
+"""The client's own records, loaded from where its policy says."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,10 @@ from discretion.tasks.partitions import Partition
 
 
 def own_records(data: Data) -> Dataset:
-    """All of the client's records, for training; labels of a table are numbered as was agreed."""
+    """Load the client's records as a data set whose test split is empty.
+
+    Labels of a table are numbered by their place in the policy's `data.labels`.
+    """
     if data.name == "csv":
         return _own_table(data)
     dataset = datasets.load(data.name)
@@ -31,26 +34,26 @@ def _own_table(data: Data) -> Dataset:
     unknown = sorted(set(table.labels) - set(number))
     if len(number) < 2 or unknown:
         raise DataError(
-            f"{data.path}: labels are {', '.join(unknown[:5]) or 'not agreed on'}; expected those that "
-            "data.labels lists, at least two, the same in every guard"
+            f"{data.path}: found labels that data.labels does not list: {', '.join(unknown[:5]) or 'none'}. "
+            "List all labels in GUARD.toml, at least two, in the same order in every guard"
         )
     labels = np.array([number[label] for label in table.labels], np.int64)
     train, nothing = Split(table.features, labels), Split(table.features[:0], labels[:0])
-    return Dataset("csv", train, nothing, len(number), "tabular", f"a table of its own, {data.path}")
+    return Dataset("csv", train, nothing, len(number), "tabular", f"the client's table {data.path}")
 
 
 def _record_numbers(path: Path, records: int) -> np.ndarray:
     try:
         numbers = np.array([int(line) for line in path.read_text(encoding="ascii").split()], np.int64)
     except (OSError, ValueError) as problem:
-        raise DataError(f"{path}: expected record numbers, one a line: {problem}") from None
+        raise DataError(f"{path}: expected record numbers, one in each line: {problem}") from None
     if len(numbers) == 0 or numbers.min() < 0 or numbers.max() >= records or len(set(numbers)) < len(numbers):
-        raise DataError(f"{path}: expected different record numbers from 0 to {records - 1}, at least one")
+        raise DataError(f"{path}: expected distinct record numbers from 0 to {records - 1}, at least one")
     return numbers
 
 
 def held_by(client: int, clients: int, records: int) -> Partition:
-    """All records with one of so many clients: the others' are elsewhere."""
+    """Return a partition over `clients` clients that gives all records to `client`."""
     start = np.zeros(clients + 1, dtype=np.int64)
     start[client + 1 :] = records
     return Partition(np.arange(records), start)

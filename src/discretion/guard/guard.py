@@ -1,4 +1,4 @@
-"""The guard: for each order it checks, reserves, trains, clips, adds noise, keeps and answers, or refuses."""
+"""Answering orders: check, reserve, train, clip, add noise, keep, release; or refuse with a reason."""
 
 import logging
 from collections.abc import Callable
@@ -8,16 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from discretion.clients.local import LocalClients
-from discretion.clients.training import LocalTraining, Schedule
-from discretion.clip import layers_of
-from discretion.errors import BudgetError, DiscretionError, LedgerError, MessageError, PlanError, Refusal
-from discretion.guard import checks
-from discretion.guard.data import held_by, own_records
-from discretion.guard.policy import Policy
-from discretion.guard.releases import Kind, Releases
-from discretion.ledger import Ledger
-from discretion.messages import (
+from discretion.clients.local_clients import LocalClients
+from discretion.clients.messages import (
     Answer,
     AnyOrder,
     Finish,
@@ -32,44 +24,53 @@ from discretion.messages import (
     to_bytes,
     verified,
 )
-from discretion.noise import Cryptographic, Seeded, Source
-from discretion.orders import NoisySteps, Order
-from discretion.plan import Plan
-from discretion.population import Population
-from discretion.release import hand_out, hand_out_statistic
-from discretion.server import Vector
-from discretion.streams import Purpose, fingerprint, run_stream
+from discretion.clients.training import LocalTraining, Schedule
+from discretion.errors import BudgetError, DiscretionError, LedgerError, MessageError, PlanError, Refusal
+from discretion.guard import checks
+from discretion.guard.data import held_by, own_records
+from discretion.guard.policy import Policy
+from discretion.ledger.ledger import Ledger
+from discretion.ledger.releases import Releases
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.randomness.sources import Cryptographic, Seeded, Source
+from discretion.randomness.streams import Purpose, fingerprint, run_stream
 from discretion.tasks import models
+from discretion.training.clip import layers_of
+from discretion.training.orders import NoisySteps, Order
+from discretion.training.release import hand_out, hand_out_statistic
+from discretion.training.server_update import Vector
 
 log = logging.getLogger("discretion.guard")
 
-INSIDE = "something went wrong inside the guard; its owner's log says what"
+INSIDE = "internal error; the guard's log has the details"
 
 
 @dataclass(frozen=True)
 class Pinned:
-    """What was agreed on when joining a run."""
+    """A run this guard joined: its join order, plan and model, fixed from then on."""
 
     join: Join
     operator: str
     plan: Plan
-    me: int  # its number in the plan
+    me: int  # this client's number in the plan
     clients: LocalClients
     parameters: int
 
 
 class Guard:
-    """Of one client. Nothing but `answer` hands anything out.
+    """One client's guard. Only `answer` returns anything computed from the client's records.
 
     Guarantees:
-        Only orders that an approved operator signed are looked at, and only by the key that joined the run.
-        What the policy of today would not let in is refused, whenever it joined; a run can always be ended.
-        A round is on record in the client's ledger, reserved, before its data is touched; what is handed out
-        is on disk before it leaves; the same order gets the same bytes again, and another order for the same
-        turn is refused. An answer whose making was interrupted is not made again: the round counts.
-        Rounds in which it was not asked count as well: the coin that decided so was secret.
-        A refusal costs nothing, and no order, whatever is in it, ends the guard.
-        What leaves says nothing of the data but through clip and noise: errors are told without their words.
+        Only orders signed by an operator of the policy are read; orders of a run only from the key that
+        joined it.
+        A joined run that today's policy would refuse is refused from now on; a run can always be finished.
+        A round is reserved in the client's ledger before its records are read. An answer is on disk before
+        it leaves. A repeated order gets the same bytes; another order for the same turn is refused. An answer
+        interrupted while it was made is not made again, and its round is charged.
+        Rounds in which the client was not asked are charged as well: the coin that decided so was secret.
+        A refusal costs nothing, and no order, whatever its content, ends the guard.
+        An answer depends on the records only through clip and noise; the text of an error stays in the log.
     """
 
     def __init__(self, policy: Policy, now: Callable[[], datetime] = datetime.now) -> None:
@@ -84,10 +85,10 @@ class Guard:
         self._releases = Releases(folder / "releases.sqlite")
         self._runs: dict[str, Pinned] = {}
         if policy.size not in (None, records):
-            log.warning("%s says that it has %d records, and has %d", policy.client, policy.size, records)
+            log.warning("%s: the policy says %d records, found %d", policy.client, policy.size, records)
         if policy.test_seed is not None:
             log.warning(
-                "TEST SEED IN USE: the noise of %s can be taken off again. NO PRIVACY.", policy.client
+                "TEST SEED IN USE: the noise of %s can be computed and removed. NO PRIVACY.", policy.client
             )
 
     def close(self) -> None:
@@ -95,14 +96,14 @@ class Guard:
         self._releases.close()
 
     def answer(self, signed: bytes) -> bytes:
-        """The answer to an order: what was asked for, or a refusal with its reason."""
+        """Return the encoded answer to a signed order: what was asked for, or a refusal with its reason."""
         asked = digest(signed)
         try:
             operator, message = verified(signed)
             asked = digest(message)
             name = next((n for n, key in self._policy.operators.items() if key == operator), None)
             if name is None:
-                raise Refusal("this key is not one of an operator that is approved here")
+                raise Refusal("operator key not listed in this guard's [operators]")
             order, body = decode_order(message)
             log.info("%s of run %s from %s", _named(order), order.run, name)
             return self._answer(order, body, operator, message)
@@ -111,16 +112,16 @@ class Guard:
             log.info("refused: %s", reason)
         except DiscretionError as problem:
             log.warning("refused: %s", problem)
-            reason = "its ledger does not allow it" if isinstance(problem, LedgerError) else INSIDE
+            reason = "the client's ledger refuses this order" if isinstance(problem, LedgerError) else INSIDE
         except Exception:
-            log.exception("an order failed")
+            log.exception("order failed")
             reason = INSIDE
         return encode(Answer(kind="refused", order=asked, reason=reason))
 
     def _answer(self, order: AnyOrder, body: bytes, operator: str, message: bytes) -> bytes:
         asked = digest(message)
         if order.client != self._policy.client:
-            raise Refusal("this order is for another client")
+            raise Refusal("the order is addressed to another client")
         if isinstance(order, Join):
             self._join(order, body, operator, message)
             return encode(Answer(kind="done", order=asked))
@@ -134,7 +135,7 @@ class Guard:
         before = self._releases.joined(order.run)
         if before is not None:
             if (operator, message) != before:
-                raise Refusal(f"run {order.run} was joined by another order: a run keeps its own")
+                raise Refusal(f"run {order.run} was joined with another order, which stays in force")
             return
         self._require_open()
         checks.check_join(self._policy, order)
@@ -144,7 +145,7 @@ class Guard:
             self._ledger.admit(order.run, run.plan, fingerprint(self._policy.test_seed))
         except BudgetError as problem:
             log.info("%s", problem)
-            raise Refusal("its budget does not allow this plan") from None
+            raise Refusal("the client's budget does not allow this plan") from None
         self._releases.join(order.run, operator, message)
         self._runs[order.run] = run
 
@@ -152,18 +153,20 @@ class Guard:
         try:
             plan = Plan.from_json(body.decode())
         except (PlanError, UnicodeDecodeError):
-            raise Refusal("this is not a plan that this version of Discretion reads") from None
+            raise Refusal("unreadable plan: expected JSON as this version of Discretion writes it") from None
         if plan.digest() != order.plan:
-            raise Refusal("the plan is another one than the order names")
+            raise Refusal("the plan's digest is not the one in the order")
         if order.client not in plan.clients:
-            raise Refusal("the plan does not have this client")
+            raise Refusal("the plan does not list this client")
         me = plan.clients.index(order.client)
         model = models.build(order.model, self._data, seed=0)
         shapes = models.shapes_digest(model)
         if shapes not in (self._policy.models.get(order.model) or shapes,) or order.shapes != shapes:
-            raise Refusal(f"the model {order.model!r} has other parameters than are approved here")
+            raise Refusal(
+                f"model {order.model!r} has other parameter shapes than this guard's [models] allows"
+            )
         if (parameters := len(models.flatten(model))) > self._policy.ceilings.parameters:
-            raise Refusal(f"the model has {parameters} parameters, too many")
+            raise Refusal(f"the model has {parameters} parameters, more than the policy allows")
         holdings = held_by(me, len(plan.clients), len(self._data.train.labels))
         clients = LocalClients(self._data, holdings, model, _training(order.local))
         return Pinned(order, operator, plan, me, clients, parameters)
@@ -172,16 +175,18 @@ class Guard:
         if order.run not in self._runs:
             joined = self._releases.joined(order.run)
             if joined is None:
-                raise Refusal(f"it has not joined run {order.run}")
+                raise Refusal(f"this guard has not joined run {order.run}: send a join order first")
             join, body = decode_order(joined.message)
             assert isinstance(join, Join)
+            if not isinstance(order, Finish):  # before the model's code is imported
+                checks.check_join(self._policy, join)
             self._runs[order.run] = self._set_up(join, body, joined.operator)
         run = self._runs[order.run]
         if run.operator != operator:
-            raise Refusal(f"run {order.run} was joined by another key")
+            raise Refusal(f"run {order.run} was joined with another operator key")
         if order.plan != run.join.plan:
             raise Refusal(f"run {order.run} was joined with another plan")
-        if not isinstance(order, Finish):  # its owner may have changed the policy since it joined
+        if not isinstance(order, Finish):  # the policy may have changed since the run was joined
             checks.check_join(self._policy, run.join)
             checks.check_plan(self._policy, run.plan, run.me, run.parameters)
         return run
@@ -192,7 +197,9 @@ class Guard:
             return
         done = len(self._ledger.states(name))
         if not done <= order.rounds <= run.plan.rounds:
-            raise Refusal(f"run {name} cannot end after round {order.rounds}: {done} are on record")
+            raise Refusal(
+                f"run {name} cannot finish after round {order.rounds}: expected {done} to {run.plan.rounds}"
+            )
         self._catch_up(name, order.rounds + 1)
         self._ledger.finish(name)
 
@@ -200,26 +207,26 @@ class Guard:
         return any(known.closed is not None for known in self._ledger.runs if known.id == run)
 
     def _release(self, run: Pinned, order: Train | Read, body: bytes, asked: str) -> bytes:
-        """The bytes that were handed out for this order, or are now."""
+        """Return the answer kept for this order, or make, keep and return it."""
         name, kind = order.run, order.kind
         turn = order.turn if isinstance(order, Train) else 0
         done = len(self._ledger.states(name))
         kept = self._releases.find(name, order.round, kind, turn)
         if kept is not None:
             if kept.asked != asked:
-                raise Refusal(f"round {order.round} was asked for before, by another order")
+                raise Refusal(f"round {order.round} was requested before, by another order")
             if kept.answer is not None:
                 self._ledger.commit(name, order.round)
                 return kept.answer
             if self._policy.test_seed is None or order.round != done:
-                raise Refusal(f"round {order.round} is over, or was interrupted: it is not done again")
+                raise Refusal(f"round {order.round} is over or was interrupted: its answer is not made again")
         self._require_open()
         if self._closed(name):
-            raise Refusal(f"run {name} is over")
+            raise Refusal(f"run {name} is finished")
         if not 1 <= order.round <= run.plan.rounds:
             raise Refusal(f"round {order.round} is not in the plan of {run.plan.rounds} rounds")
         if order.round < done:
-            raise Refusal(f"round {order.round} is out of order: {done} are on record")
+            raise Refusal(f"expected round {done} or later of run {name}, got {order.round}")
         if isinstance(order, Train):
             checks.check_train(run.plan, run.me, run.join, order)
         else:
@@ -233,24 +240,21 @@ class Guard:
             self._train(run, order, model) if isinstance(order, Train) else self._read(run, order, model)
         )
         answer = encode(Answer(kind="done", order=asked), to_bytes(numbers))
-        self._keep(name, order.round, kind, turn, answer)
+        self._releases.keep(name, order.round, kind, turn, answer)
+        self._ledger.commit(name, order.round)
         return answer
 
-    def _keep(self, run: str, round_: int, kind: Kind, turn: int, answer: bytes) -> None:
-        self._releases.keep(run, round_, kind, turn, answer)
-        self._ledger.commit(run, round_)
-
     def _take(self, run: str, round_: int) -> None:
-        """Put the round on record, with those before it in which it was not asked; or refuse."""
+        """Reserve the round in the ledger, after charging all rounds before it; or refuse."""
         if len(self._ledger.states(run)) < round_:
             self._catch_up(run, round_)
             self._ledger.reserve(run, round_)
         if self._ledger.refusals(run, round_).any():
             self._ledger.commit(run, round_)
-            raise Refusal(f"its budget does not allow round {round_}")
+            raise Refusal(f"the client's budget does not allow round {round_}")
 
     def _catch_up(self, run: str, round_: int) -> None:
-        """Put all rounds before this one on record: those that were interrupted count, too."""
+        """Charge all rounds before this one, including interrupted ones and those not asked for."""
         states = self._ledger.states(run)
         for number, state in states:
             if state == "reserved":
@@ -259,11 +263,11 @@ class Guard:
             self._ledger.pass_over(run, number)
 
     def _train(self, run: Pinned, order: Train, model: Vector) -> Vector:
-        """(d,) its update, within its clip and with its noise.
+        """Return (d,) the client's update, clipped and with its noise.
 
         Guarantees:
-            For a secure sum it is the noise alone, unless the client's own coin says that it takes part.
-            The work is the same either way: how long an answer takes does not tell the coin.
+            For a secure sum the update is noise alone unless the client's own coin says that it takes part.
+            The work is the same either way, so that the time of an answer does not reveal the coin.
         """
         plan, me = run.plan, run.me
         phase = plan.phases[plan.phase_of(order.round)]
@@ -291,7 +295,7 @@ class Guard:
         return np.asarray(hand_out(part.change, clip, layered, own, [source])[0])
 
     def _read(self, run: Pinned, order: Read, model: Vector) -> Vector:
-        """(m,) the statistic with its noise."""
+        """Return (m,) the requested statistic with its noise."""
         reading, me = run.plan.reading, run.me
         assert reading is not None
         asked = Order(order.round, 0, model, np.array([me]), np.array([0]))
@@ -307,7 +311,7 @@ class Guard:
 
     def _require_open(self) -> None:
         if not self._policy.open_at(self._now()):
-            raise Refusal(f"it may be asked from {self._policy.hours.replace('-', ' to ')} only")
+            raise Refusal(f"orders are accepted only from {self._policy.hours.replace('-', ' to ')}")
 
 
 def _training(said: Local) -> LocalTraining:

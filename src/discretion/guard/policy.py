@@ -1,4 +1,4 @@
-"""GUARD.toml: what a client allows, to whom; whatever it does not name is refused."""
+"""The client's policy, GUARD.toml: who may ask for what. What the policy does not name is refused."""
 
 import re
 import tomllib
@@ -9,77 +9,90 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from discretion.errors import ConfigError
-from discretion.pick import Rule
-from discretion.plan import Adversary
-from discretion.steps import Adjacency, Unit
+from discretion.plan.plan import Adversary
+from discretion.plan.selection_rules import Rule
+from discretion.plan.steps import Adjacency, Unit
 
 PublicKey = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class Section(BaseModel):
+class PolicySection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Data(Section):
-    """The client's own records."""
+class Data(PolicySection):
+    """Where the client's records are."""
 
-    name: str = Field("csv", description="csv: a table of its own; or a data set, see `discretion data`")
-    path: str = Field("", description="of the table")
-    labels: tuple[str, ...] = Field((), description="all labels that are agreed on, in order, with a table")
+    name: str = Field(
+        "csv", description="csv: the client's own table; or the name of a data set, see `discretion data`"
+    )
+    path: str = Field("", description="path of the table")
+    labels: tuple[str, ...] = Field(
+        (), description="labels of a table, in the order that all clients agreed on"
+    )
     records: str = Field(
-        "", description="file of record numbers, one a line: which of a data set are its own"
+        "", description="file with the numbers of the client's records in a data set, one in each line"
     )
 
 
-class Ceilings(Section):
-    """What a plan may ask for at most, whatever it costs."""
+class Ceilings(PolicySection):
+    """The most a plan may ask for, whatever its privacy cost."""
 
-    rounds: int = Field(10_000, ge=1, description="of a run")
-    rate: float = Field(1.0, gt=0, le=1, description="chance of taking part in a round")
-    turns: int = Field(1, ge=1, description="in a round")
-    epochs: int = Field(10, ge=1, description="of local training in a turn")
-    steps: int = Field(1_000, ge=1, description="of local training in a turn, noisy or not")
-    parameters: int = Field(10_000_000, ge=1, description="of a model")
+    rounds: int = Field(10_000, ge=1, description="rounds of a run")
+    rate: float = Field(1.0, gt=0, le=1, description="sampling rate: chance of taking part in a round")
+    turns: int = Field(1, ge=1, description="turns in a round")
+    epochs: int = Field(10, ge=1, description="epochs of local training in a turn")
+    steps: int = Field(1_000, ge=1, description="steps of local training in a turn, with or without noise")
+    parameters: int = Field(10_000_000, ge=1, description="trainable parameters of a model")
 
 
-class Policy(Section):
-    client: str = Field(min_length=1, description="its name, as plans have it")
-    epsilon: float = Field(gt=0, description="its budget, for life; inf: its data is public")
+class Policy(PolicySection):
+    client: str = Field(min_length=1, description="the client's name in plans")
+    epsilon: float = Field(gt=0, description="the client's privacy budget, for life; inf: its data is public")
     delta: float = Field(gt=0, lt=1)
-    unit: Unit = Field("client", description="what its budget protects: all of its data, or each record")
+    unit: Unit = Field(
+        "client", description="what the budget protects: all of the client's data, or each record"
+    )
     adjacency: Adjacency = Field(
-        "add_remove", description="add_remove: from who is left out; replace: from who has other data, too"
+        "add_remove",
+        description="neighbouring data sets: add_remove (one unit more or less), or replace (a unit changed)",
     )
     against: Adversary = Field(
-        "server", description="the adversary that its budget must hold against: public, clients or server"
+        "server", description="adversary that the budget must hold against: public, clients or server"
     )
     colluding: int = Field(
-        1, ge=0, description="other clients that may tell what they know; a plan must hold against as many"
+        1,
+        ge=0,
+        description="other clients that may collude with the adversary; a plan must hold against as many",
     )
     trust_server: bool = Field(
-        False, description="whether a server may get more than its budget would allow against it"
+        False, description="whether the server may see more than the budget would allow against it"
     )
     secure_sum: bool = Field(
         False,
-        description="whether what it hands out only ever reaches the server in a sum with that of others, by "
-        "means that its owner sees to: no part of Discretion does",
+        description="whether the server only sees sums of several clients' answers (secure aggregation). The "
+        "client's owner has to provide that: no part of Discretion does",
     )
     size: int | None = Field(
-        None, ge=1, description="records that it says it has: plans for another number are refused"
+        None, ge=1, description="declared number of records: plans for another number are refused"
     )
-    operators: dict[str, PublicKey] = Field(description="who may ask: a name and a public key each")
+    operators: dict[str, PublicKey] = Field(description="operators who may ask: name and public key of each")
     models: dict[str, str] = Field(
-        description="which models may be trained, each with the digest of its parameters' shapes, or '' for "
-        "what this installation builds; your own factory as package.module:factory"
+        description="models that may be trained: name, or package.module:factory of your own, and digest "
+        "of the parameters' shapes; '' for those of the model that this installation builds"
     )
-    statistics: tuple[Rule, ...] = Field((), description="what else may be handed out, with noise")
-    rule: Literal["planned", "adaptive"] = Field("planned", description="of its ledger")
-    hours: str = Field("", description="when it may be asked, such as 08:00-18:00; empty: at any time")
-    folder: str = Field("guard", description="of its ledger and what it handed out")
-    socket: str = Field("", description="empty: guard.sock in the folder")
-    group: str = Field("", description="a group that may use the socket; empty: only its own user")
+    statistics: tuple[Rule, ...] = Field(
+        (), description="statistics that may be released with noise, besides updates"
+    )
+    rule: Literal["planned", "adaptive"] = Field("planned", description="rule of the client's ledger")
+    hours: str = Field("", description="when orders are accepted, such as 08:00-18:00; empty: always")
+    folder: str = Field("guard", description="folder of the ledger and of released answers")
+    socket: str = Field("", description="path of the Unix socket; empty: guard.sock in the folder")
+    group: str = Field("", description="group that may connect to the socket; empty: only the guard's user")
     test_seed: int | None = Field(
-        None, ge=0, description="FOR TESTS ONLY: noise that can be taken off again, and so NO PRIVACY"
+        None,
+        ge=0,
+        description="FOR TESTS ONLY: seeded noise, which can be computed and removed, so NO PRIVACY",
     )
     data: Data
     ceilings: Ceilings = Ceilings()
@@ -92,7 +105,7 @@ class Policy(Section):
         return hours
 
     def open_at(self, now: datetime) -> bool:
-        """Whether it may be asked at this moment; hours may go over midnight."""
+        """Return whether orders are accepted at this moment; hours may pass midnight."""
         if not self.hours:
             return True
         first, last = (time.fromisoformat(part) for part in self.hours.split("-"))
@@ -105,7 +118,7 @@ class Policy(Section):
 
 
 def read(path: Path) -> Policy:
-    """The policy in a TOML file; paths in it are relative to the file."""
+    """Read a policy from a TOML file; return it with paths made absolute, relative to that file."""
     try:
         record = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
@@ -118,7 +131,7 @@ def read(path: Path) -> Policy:
         lines = "\n  ".join(
             f"{'.'.join(map(str, error['loc']))}: {error['msg'].lower()}" for error in problem.errors()
         )
-        raise ConfigError(f"{path}: this policy cannot be used\n  {lines}") from None
+        raise ConfigError(f"{path}: invalid policy\n  {lines}") from None
     here = path.absolute().parent
 
     def anchored(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The guard's door: a Unix socket, one order at a time, one order to a connection."""
+"""The guard's Unix socket: one order for each connection, one connection at a time."""
 
 import fcntl
 import logging
@@ -10,45 +10,48 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from discretion import frames
+from discretion.clients import transport
+from discretion.clients.messages import KEY, LONGEST_HEADER, SIGNATURE
 from discretion.errors import InputError, MessageError
-from discretion.guard.keeper import Guard
+from discretion.guard.guard import Guard
 from discretion.guard.policy import Policy
-from discretion.messages import KEY, LONGEST_HEADER, SIGNATURE
 
 log = logging.getLogger("discretion.guard")
 
-READING, WRITING = 60.0, 60.0  # seconds that an order may take to come, and an answer to be taken
+READING, WRITING = 60.0, 60.0  # seconds allowed for receiving an order and for sending its answer
 LONGEST_PLAN = 2**26
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Only one guard for a folder; the lock goes with the process, however it ends."""
+    """Lock a guard's folder against a second guard; the lock ends with the process, however it ends."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"another guard is using {folder}") from None
+            raise InputError(
+                f"{folder} is in use by another guard: end that one, or set another folder"
+            ) from None
         yield
 
 
 def _listening(policy: Policy) -> socket.socket:
-    """A socket that only its own user, or a group that the policy names, may use from its first moment."""
+    """Open the socket; from its first moment only the guard's user, or the policy's group, may connect."""
     path = policy.socket_path
     if policy.group and path.parent == Path(policy.folder):
         raise InputError(
-            f"the group {policy.group} cannot reach {path}: its folder is the guard's alone. Name another "
-            'place in GUARD.toml, such as socket = "/run/discretion/guard.sock"'
+            f"group {policy.group} cannot reach {path}: only the guard's user may open its folder. Set a "
+            'socket outside it in GUARD.toml, such as socket = "/run/discretion/guard.sock"'
         )
     if path.is_socket():
-        path.unlink()  # of a guard that ended without notice: the folder is ours alone
+        path.unlink()  # left by a killed guard: the folder's lock says that no other is running
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
         door.bind(str(path))
     except OSError as problem:
+        door.close()
         raise InputError(f"cannot listen on {path}: {problem.strerror or problem}") from None
     finally:
         os.umask(before)
@@ -60,10 +63,10 @@ def _listening(policy: Policy) -> socket.socket:
 
 
 def serve(policy: Policy, ready: Callable[[], None] = lambda: None) -> None:
-    """Answer orders until the process is told to end.
+    """Answer orders on the policy's socket until the process gets SIGTERM; call `ready` once it listens.
 
     Guarantees:
-        Whatever comes, a clean refusal or nothing goes back, and the next order is served.
+        Whatever bytes arrive, the sender gets an answer, a refusal or nothing, and the next order is served.
     """
     most = KEY + SIGNATURE + 4 + LONGEST_HEADER + max(4 * policy.ceilings.parameters, LONGEST_PLAN)
 
@@ -75,7 +78,7 @@ def serve(policy: Policy, ready: Callable[[], None] = lambda: None) -> None:
         signal.signal(signal.SIGTERM, end)
         try:
             with _listening(policy) as door:
-                log.info("the guard of %s listens on %s", policy.client, policy.socket_path)
+                log.info("guard of %s listening on %s", policy.client, policy.socket_path)
                 ready()
                 while True:
                     connection, _ = door.accept()
@@ -88,6 +91,6 @@ def serve(policy: Policy, ready: Callable[[], None] = lambda: None) -> None:
 
 def _serve_one(guard: Guard, connection: socket.socket, most: int) -> None:
     try:
-        frames.send(connection, guard.answer(frames.receive(connection, most, READING)), WRITING)
+        transport.send(connection, guard.answer(transport.receive(connection, most, READING)), WRITING)
     except (OSError, MessageError) as problem:
-        log.info("a connection came to nothing: %s", problem)
+        log.info("connection dropped: %s", problem)

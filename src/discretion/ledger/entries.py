@@ -1,4 +1,4 @@
-"""What is on record of runs, as Gaussian steps of the clients of one population: the ledger's reading."""
+"""Ledger entries of runs, written from plans and read back as Gaussian steps of a population's clients."""
 
 import json
 import sqlite3
@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from discretion.arrays import Floats, Ints
 from discretion.errors import LedgerError
-from discretion.plan import Plan
-from discretion.population import Floats, Ints
-from discretion.steps import Steps
+from discretion.plan.plan import Plan
+from discretion.plan.steps import Steps
 
 Read = Callable[[str, Sequence[object]], list[Any]]
 
 
 def record(db: sqlite3.Connection, run: str, plan: Plan, own: Ints) -> None:
-    """Enter who of a ledger's own is in the run and what its rounds cost them; equal prices share an entry.
+    """Enter the clients of a run and what its rounds cost them; equal prices share an entry.
 
-    (M,) `own` are their numbers in the plan.
+    `own` (M,) are the numbers, in the plan, of the clients of this ledger.
     """
     class_ = np.unique(plan.classes[own], return_inverse=True)[1].reshape(-1)
     first = own[np.unique(class_, return_index=True)[1]]
@@ -44,8 +44,8 @@ def record(db: sqlite3.Connection, run: str, plan: Plan, own: Ints) -> None:
 
 
 @dataclass(frozen=True)
-class Account:
-    """What a run means to the clients of a population; who was not in it has rate 0 and no releases."""
+class RunAccount:
+    """What a run costs the clients of a population; a client that is not in the run has rate 0."""
 
     place: Ints  # (M,) number in the population of each client of the run, or -1
     rate: Floats  # (S, N) by price
@@ -54,22 +54,22 @@ class Account:
 
 
 class Accounts:
-    """Of all runs in a ledger. What was admitted or reserved never changes, so each row is read once.
+    """The costs of all runs in a ledger. Entries never change, so each row is read once.
 
-    Has to be used inside a transaction, and before a run or a round is entered in it.
+    Use it inside a transaction, and before a run or a round is entered in that transaction.
     """
 
     def __init__(self, read: Read, place: Mapping[str, int]) -> None:
         self._read = read
         self._place = place
-        self._known: dict[str, Account] = {}
+        self._known: dict[str, RunAccount] = {}
         self._seen = 0  # the last of the rounds that are counted
 
     def kind(self) -> tuple[Any, ...]:
-        """Unit and adjacency of the runs on record; empty if there are none."""
+        """Return unit and adjacency of the runs on record; empty if there are none."""
         return next(iter(self._read("SELECT unit, adjacency FROM run LIMIT 1", [])), ())
 
-    def of(self, run: str) -> Account:
+    def of(self, run: str) -> RunAccount:
         if run not in self._known:
             query = "SELECT client, class FROM member WHERE run = ? ORDER BY place"
             names, classes = zip(*self._read(query, [run]), strict=True)
@@ -82,18 +82,18 @@ class Accounts:
             columns = np.zeros((needed, 2, len(self._place)))
             columns[:, :, place[place >= 0]] = np.array(prices)[:, :, np.array(classes)[place >= 0]]
             count = np.zeros((needed, len(self._place)), dtype=np.int64)
-            self._known[run] = Account(place, columns[:, 0], columns[:, 1], count)
+            self._known[run] = RunAccount(place, columns[:, 0], columns[:, 1], count)
         return self._known[run]
 
     def round_of(self, run: str, phase: int) -> Steps:
-        """One more round of this phase."""
+        """Return the steps of one round of this phase."""
         account = self.of(run)
         prices, releases = zip(*self._releases(run, phase), strict=True)
         columns = (account.rate[list(prices)], account.multiplier[list(prices)], np.array(releases))
         return Steps(*columns, *self.kind())
 
     def about(self, run: str) -> dict[str, Any] | None:
-        """What was admitted under this name; None if nothing was."""
+        """Return plan digest, unit, adjacency and promise of an admitted run; None if there is none."""
         names = ("plan", "unit", "adjacency", "promise")
         rows = self._read(f"SELECT {', '.join(names)} FROM run WHERE id = ?", [run])
         return dict(zip(names, rows[0], strict=True)) if rows else None
@@ -101,9 +101,10 @@ class Accounts:
     def steps(
         self, whole_plans: bool = False, more: tuple[str, int] | None = None, only: str | None = None
     ) -> Steps:
-        """All on record, `only` of a run if said; with `whole_plans`, all that open runs may still take, too.
+        """Return the steps of all rounds on record.
 
-        `more` is a run and one of its phases of which one round is added.
+        `whole_plans` adds the rounds that open runs may still take; `more` adds one round of a run and phase;
+        `only` leaves out all runs but one.
         """
         query = "SELECT number, run, phase, refused FROM round WHERE number > ? ORDER BY number"
         for number, run, phase, refused in self._read(query, [self._seen]):
@@ -130,7 +131,10 @@ class Accounts:
         return Steps(rate, multiplier, count, *self.kind())
 
     def after_each_round(self, run: str) -> Steps:
-        """What the only client of this population paid in a run, after each round in the place of clients."""
+        """Return the steps that the one client of this population paid in a run, a column for each round.
+
+        Column t holds the first t + 1 rounds, where other steps have a column for each client.
+        """
         account = self.of(run)
         rows = self._read("SELECT phase, refused FROM round WHERE run = ? ORDER BY round", [run])
         count = np.zeros((len(account.rate), len(rows)), dtype=np.int64)
@@ -141,7 +145,7 @@ class Accounts:
         return Steps(rate, multiplier, count.cumsum(axis=1), *self.kind())
 
     def _add_ahead(self, run: str, count: Ints) -> None:
-        """Add, to (S, N) releases by price, those of the rounds that are not on record yet."""
+        """Add the releases of rounds that are not on record yet to `count` (S, N), by price."""
         ((done,),) = self._read("SELECT COUNT(*) FROM round WHERE run = ?", [run])
         for phase, rounds in self._read(
             "SELECT phase, rounds FROM phase WHERE run = ? AND part = 0 ORDER BY phase", [run]
@@ -153,7 +157,7 @@ class Accounts:
                     count[price] += ahead * releases
 
     def _releases(self, run: str, phase: int, refused: str = "[]") -> list[tuple[int, Ints]]:
-        """Of each part of a phase its price, and (N,) releases at it in a round with these refusals."""
+        """Return, for each part of a phase, its price and (N,) releases in a round with these refusals."""
         place, found = self.of(run).place, []
         query = "SELECT price, releases FROM phase WHERE run = ? AND phase = ? ORDER BY part"
         for price, text in self._read(query, [run, phase]):

@@ -1,4 +1,4 @@
-"""The durable record of spending: reserve before data is touched, commit after the release, or refuse."""
+"""The ledger: rounds are reserved before data is touched, committed after the release, or refused."""
 
 import json
 import math
@@ -9,19 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discretion.accounting import filter, renyi
-from discretion.accounting.spent import TIGHT
-from discretion.accounts import Accounts, record
-from discretion.book import Book, now
+from discretion.accounting.accountant import TIGHT
+from discretion.arrays import Floats, Ints
 from discretion.errors import BudgetError, LedgerError
-from discretion.plan import Plan
-from discretion.population import Floats, Ints, Population
-from discretion.steps import Steps
+from discretion.ledger.entries import Accounts, record
+from discretion.ledger.store import Book, now
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.plan.steps import Steps
 
 Mask = NDArray[np.bool_]
 
 
-class Run(NamedTuple):
-    """What is on record of a run. Refusals are those of single clients in single rounds."""
+class LedgerRun(NamedTuple):
+    """A run on record. `refusals` counts refusals of single clients in single rounds."""
 
     id: str
     method: str
@@ -39,8 +40,8 @@ class Ledger(Book):
     """What each client has spent, over all runs that share this file, by one of two rules.
 
     Planned: a run's whole plan is admitted or refused before its first round, by tight accounting.
-    Adaptive: a plan is admitted if anybody can take part in its first round, and each client refuses, round
-    by round, what would pass its budget, by a Rényi filter (`accounting.filter`), which costs some of it.
+    Adaptive: a plan is admitted if any client can take part in its first round, and each client refuses,
+    round by round, what would exceed its budget, by a Rényi filter (`accounting.filter`), which is looser.
 
     Guarantees:
         A round is on record before any data is touched, and a record is never taken back: a crash can
@@ -49,10 +50,10 @@ class Ledger(Book):
         admitted plans may still spend and the whole new plan together stay within the budget. This is a
         proof for plans that were not chosen in the light of what earlier runs released.
         Adaptive: however plans were chosen, a client takes part in no round that its filter does not allow.
-        A client whose budget was lowered takes part in no round that would pass what is left, by either rule.
-        A plan that protects nobody needs to be accepted aloud, and what it costs is infinite: whoever has a
-        finite budget takes part in nothing that costs anything afterwards.
-        It counts for its own clients only: those of a plan that are not in it may be in ledgers of their own.
+        A client whose budget was lowered takes part in no round that would exceed it, by either rule.
+        A plan that protects nobody must be accepted explicitly, and costs an infinite epsilon: a client with
+        a finite budget then takes part in nothing more that costs anything.
+        A ledger counts for its own clients only: others of a plan may have ledgers of their own.
         What is on record when a call returns survives a loss of power. Processes that share a ledger run on
         one machine, as they share memory beside the file. Where none has it open, it is one file.
         All runs of a ledger protect the same unit under the same adjacency, from the same adversary.
@@ -65,19 +66,19 @@ class Ledger(Book):
         self._divergences: dict[bytes, Floats] = {}  # (N, rungs) of a step, by its rates and multipliers
 
     @property
-    def runs(self) -> list[Run]:
-        """Every run on record, the first one first."""
+    def runs(self) -> list[LedgerRun]:
+        """Return every run on record, the first one first."""
         rows = self._read(
             "SELECT id, method, (SELECT COUNT(*) FROM member WHERE run = id), rounds, COUNT(round), "
             "COALESCE(SUM(state = 'committed'), 0), COALESCE(SUM(json_array_length(refused)), 0), "
             "unprotected, admitted, closed FROM run LEFT JOIN round ON run = id GROUP BY id "
             "ORDER BY run.rowid"
         )
-        return [Run(*row)._replace(unprotected=bool(row[7])) for row in rows]
+        return [LedgerRun(*row)._replace(unprotected=bool(row[7])) for row in rows]
 
     @property
     def takes_part_in(self) -> Ints:
-        """(N,) how many runs were admitted in which the client is."""
+        """(N,) number of admitted runs that each client is in."""
         rows = self._read("SELECT client, COUNT(*) FROM member GROUP BY client")
         counts = dict(rows)
         return np.array([counts.get(name, 0) for name in self.population.client])
@@ -104,12 +105,12 @@ class Ledger(Book):
             self._record(run, plan, noise, self._consider(plan, accept_no_privacy))
 
     def consider(self, plan: Plan, accept_no_privacy: bool = False) -> None:
-        """Raise BudgetError if the plan would not be admitted now; nothing is recorded."""
+        """Raise BudgetError if the plan would not be admitted now; record nothing."""
         with self._transaction("DEFERRED"):
             self._consider(plan, accept_no_privacy)
 
     def _consider(self, plan: Plan, accept_no_privacy: bool) -> bool:
-        """Raise unless the plan may be admitted; whether that is because it protects nobody."""
+        """Raise unless the plan may be admitted; return whether it is one that protects nobody."""
         own = self._own(plan)
         kind = self._accounts.kind()
         if kind not in ((), (plan.unit, plan.adjacency)):
@@ -151,7 +152,7 @@ class Ledger(Book):
         return False
 
     def total(self, plan: Plan | None = None) -> Floats:
-        """(N,) epsilon of all on record, all that open runs may still spend, and this whole plan."""
+        """(N,) epsilon of all rounds on record, all that open runs may still spend, and this whole plan."""
         with self._transaction("DEFERRED"):
             return self._total(plan)
 
@@ -162,7 +163,7 @@ class Ledger(Book):
         return self._cost(steps, np.arange(len(self.population)))
 
     def _own(self, plan: Plan) -> Ints:
-        """(N,) the numbers, in the plan, of the clients of this ledger."""
+        """(N,) numbers, in the plan, of the clients of this ledger."""
         place = {name: i for i, name in enumerate(plan.clients)}
         missing = [name for name in self.population.client if name not in place]
         if missing:
@@ -180,10 +181,10 @@ class Ledger(Book):
         record(self._db, run, plan, self._own(plan))
 
     def reserve(self, run: str, round_: int, kept: int | None = None) -> Mask:
-        """Put the round on record as spent by all but those who refuse; (N,) who takes part if asked.
+        """Charge the round to all clients but those that refuse; return (N,) which take part if asked.
 
-        A round reserved before a crash may be reserved again: the same clients refuse. `kept` is a round
-        whose release is durable: it is committed at the same time.
+        A round reserved before a crash may be reserved again: the same clients refuse. `kept` is an earlier
+        round whose release is durable by now: it is committed in the same transaction.
         """
         with self._transaction():
             if kept is not None:
@@ -197,10 +198,10 @@ class Ledger(Book):
             return self._enter(run, round_, unprotected, changes, self._last_change())
 
     def pass_over(self, run: str, round_: int) -> None:
-        """Put a round on record in which none of these clients was asked.
+        """Charge a round in which none of these clients was asked.
 
-        It counts, because the coin that decided so is secret, unless they would have refused. A budget that
-        was lowered after the last round on record counts as it was: this round may have been before.
+        It is charged because the coin that decided so is secret, unless the client would have refused. A
+        budget lowered after the last round on record counts as it was: this round may have come earlier.
         """
         with self._transaction():
             unprotected, changes = self._open_run(run, round_)
@@ -210,7 +211,7 @@ class Ledger(Book):
             self._commit(run, round_)
 
     def _open_run(self, run: str, round_: int) -> tuple[bool, int]:
-        """Whether an admitted run that has this round is unprotected, and the last change before it."""
+        """Check that the run is open and has this round; return if it is unprotected, and its `changes`."""
         query = "SELECT rounds, closed, unprotected, changes FROM run WHERE id = ?"
         row = self._db.execute(query, [run]).fetchone()
         if row is None:
@@ -225,11 +226,11 @@ class Ledger(Book):
         return bool(unprotected), changes
 
     def _enter(self, run: str, round_: int, unprotected: bool, changes: int, last: int) -> Mask:
-        """Put the next round on record; (N,) who does not refuse it, by budgets as of the `last` change."""
+        """Put the next round on record; return (N,) who takes part, by budgets after change `last`."""
         query = "SELECT COUNT(*), COALESCE(SUM(state = 'reserved'), 0) FROM round WHERE run = ?"
         ((done, waiting),) = self._read(query, [run])
         if round_ != done + 1 or waiting:
-            raise LedgerError(f"round {round_} of run {run} is out of turn: {done} are on record")
+            raise LedgerError(f"expected round {done + 1 - bool(waiting)} of run {run} next, got {round_}")
         query = "SELECT rounds FROM phase WHERE run = ? AND part = 0 ORDER BY phase"
         phases = self._read(query, [run])
         phase = int(np.searchsorted(np.cumsum(phases), round_))
@@ -243,10 +244,10 @@ class Ledger(Book):
         return willing
 
     def _willing(self, run: str, phase: int, changes: int, last: int, everybody: bool) -> Mask:
-        """(N,) whose budget allows one more round of this phase: those look whose budget may not.
+        """(N,) whose budget allows one more round of this phase; only budgets that may not are computed.
 
-        By the planned rule a plan is safe from its admission on, unless something is withdrawn. Then a later
-        top-up does not make it safe again: another plan may have been promised that in the meantime.
+        By the planned rule a plan stays within budgets once admitted, unless something is withdrawn. A later
+        top-up does not undo that: another plan may have been promised it in the meantime.
         """
         query = "SELECT DISTINCT client FROM change WHERE number > ? AND number <= ? AND epsilon < 0"
         rows = self._read(query, [changes, last])
@@ -259,13 +260,13 @@ class Ledger(Book):
         return willing
 
     def _within(self, after: Steps, more: Steps, clients: Ints, budget: Floats) -> Mask:
-        """(k,) whom all steps with `more` of them leave within its budget, or whom `more` cost nothing."""
+        """(k,) which clients stay within their budget after all steps, or pay nothing for `more` of them."""
         costless = (more.rate == 0) | np.isinf(more.multiplier) | (more.count == 0)
         within = self._cost(after, clients) <= budget[clients]
         return np.asarray(costless.all(axis=0)[clients] | within)
 
     def commit(self, run: str, round_: int) -> None:
-        """Say that the round's release is durable."""
+        """Record that the round's release is durable."""
         with self._transaction():
             self._commit(run, round_)
 
@@ -279,29 +280,29 @@ class Ledger(Book):
         )
 
     def finish(self, run: str, kept: int | None = None) -> None:
-        """End the run: what its plan allowed and did not use is free again. `kept` as for `reserve`."""
+        """Close the run, which frees what its plan allowed and did not use; `kept` as for `reserve`."""
         with self._transaction():
             if kept is not None:
                 self._commit(run, kept)
             self._db.execute("UPDATE run SET closed = ? WHERE id = ? AND closed IS NULL", [now(), run])
 
     def states(self, run: str) -> list[tuple[int, str]]:
-        """Each round of the run that is on record, with 'reserved' or 'committed'."""
+        """Return each round of the run that is on record, with 'reserved' or 'committed'."""
         return self._read("SELECT round, state FROM round WHERE run = ? ORDER BY round", [run])
 
     def refusals(self, run: str, round_: int) -> Mask:
-        """(N,) who refused a round that is on record."""
+        """(N,) which clients refused a round that is on record."""
         rows = self._read("SELECT refused FROM round WHERE run = ? AND round = ?", [run, round_])
         return np.isin(np.arange(len(self.population)), [i for (row,) in rows for i in json.loads(row)])
 
     def spent(self) -> Floats:
-        """(N,) epsilon of all that is on record, reserved rounds included, by the rule of this ledger."""
+        """(N,) epsilon of all rounds on record, reserved ones included, by this ledger's rule."""
         with self._transaction("DEFERRED"):
             steps = self._accounts.steps()
         return self._cost(steps, np.arange(len(self.population)))
 
     def _cost(self, steps: Steps, clients: Ints) -> Floats:
-        """(k,) epsilon by the rule of this ledger; `steps` are of the whole population."""
+        """(k,) epsilon of these clients by this ledger's rule; `steps` are of the whole population."""
         delta = self.population.delta[clients]
         if self.rule == "planned":
             return TIGHT.epsilon(steps.of(clients), delta)

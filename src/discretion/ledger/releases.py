@@ -1,4 +1,4 @@
-"""What a guard was asked into and what it handed out: the same order gets the same bytes again."""
+"""Durable record of a guard's joined runs and released answers: a repeated order gets the same bytes."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -20,21 +20,21 @@ Kind = Literal["train", "read"]
 
 
 class Joined(NamedTuple):
-    operator: str  # the key by which it was asked
+    operator: str  # public key that signed the order
     message: bytes
 
 
 class Release(NamedTuple):
     asked: str  # digest of the order
-    answer: bytes | None  # None: it was begun, and perhaps interrupted; or it is long over
+    answer: bytes | None  # None: begun and perhaps interrupted, or of an earlier round and deleted
 
 
 class Releases:
-    """Durable, and written before anything leaves.
+    """SQLite file of joined runs and released answers, on disk before an answer leaves the guard.
 
     Guarantees:
         An answer, once kept, is never replaced.
-        Of rounds before the last one only the fact is kept, not the bytes.
+        Of rounds before the last one only the order's digest is kept; the answer's bytes are erased.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +47,10 @@ class Releases:
             if version == 0:
                 self._db.executescript(f"BEGIN;{SCHEMA}PRAGMA user_version = {VERSION};COMMIT;")
             elif version != VERSION:
-                raise LedgerError(f"{path} holds no releases of a guard, or of another version")
+                self._db.close()
+                raise LedgerError(
+                    f"{path}: expected a guard's releases of version {VERSION}, found version {version}"
+                )
 
     def close(self) -> None:
         self._db.close()
@@ -57,7 +60,7 @@ class Releases:
         try:
             yield
         except sqlite3.Error as problem:
-            raise LedgerError(f"{self._path} cannot be used now: {problem}") from None
+            raise LedgerError(f"cannot use {self._path}: {problem}") from None
 
     def _do(self, query: str, *values: Any) -> list[Any]:
         with self._said():
@@ -76,7 +79,7 @@ class Releases:
         return Release(*rows[0]) if rows else None
 
     def begin(self, run: str, round_: int, kind: Kind, turn: int, asked: str) -> None:
-        """Say that an answer to this order is being made; bytes of earlier rounds go."""
+        """Record that an answer to this order is being made, and erase the answers of earlier rounds."""
         query = "UPDATE release SET answer = NULL WHERE run = ? AND round < ? AND answer IS NOT NULL"
         self._do(query, run, round_)
         self._do("INSERT INTO release VALUES (?, ?, ?, ?, ?, NULL)", run, round_, kind, turn, asked)
@@ -86,6 +89,6 @@ class Releases:
         self._do(f"UPDATE release SET answer = ? WHERE {where}", answer, run, round_, kind, turn)
 
     def rounds(self, run: str) -> list[int]:
-        """In which it was asked for anything that it did not refuse."""
+        """Return the rounds of a run in which an order was not refused, ascending."""
         rows = self._do("SELECT DISTINCT round FROM release WHERE run = ? ORDER BY round", run)
         return [number for (number,) in rows]

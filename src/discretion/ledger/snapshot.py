@@ -1,22 +1,18 @@
-"""What a ledger has on record of one run, read without a trace: nothing in it is written."""
+"""Read-only snapshot of one run in a ledger."""
 
 import json
-import sqlite3
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 
-from discretion.population import Ints
-
-WAIT = 5.0  # seconds for a ledger that cannot be read at once
+from discretion.arrays import Ints
+from discretion.ledger.reader import DAMAGED, WAIT, LedgerReader
 
 
 @dataclass(frozen=True)
 class OnRecord:
-    """Refusals are those of single clients in single rounds, because their budgets would be passed."""
+    """What a ledger has of one run. A refusal is that of one client in one round, to keep its budget."""
 
     reserved: int  # rounds whose cost is counted, released or not
     committed: int  # of these, rounds that were released
@@ -32,7 +28,7 @@ def nothing(clients: int) -> OnRecord:
 
 
 def read_on(path: Path, run: str, known: OnRecord, wait: float = WAIT) -> OnRecord | None:
-    """What is on record now, where `known` was before; None where there is no ledger that can be read.
+    """Return what is on record now, given what was `known` before; None where no ledger can be read.
 
     Guarantees:
         Neither the ledger nor a file beside it is made or changed, not even the index in shared memory.
@@ -44,25 +40,14 @@ def read_on(path: Path, run: str, known: OnRecord, wait: float = WAIT) -> OnReco
     )
     later = "SELECT refused FROM round WHERE run = ? AND round > ? ORDER BY round"
     try:
-        with closing(opened(path, wait)) as db:
-            ((others,),) = db.execute("SELECT COUNT(*) FROM run WHERE id <> ?", [run]).fetchall()
-            ((committed, since, until),) = db.execute(states, [run]).fetchall()
-            new = [json.loads(refused) for (refused,) in db.execute(later, [run, known.reserved])]
+        with LedgerReader(path, wait) as ledger:
+            ((others,),) = ledger.rows("SELECT COUNT(*) FROM run WHERE id <> ?", [run])
+            ((committed, since, until),) = ledger.rows(states, [run])
+            new = [json.loads(refused) for (refused,) in ledger.rows(later, [run, known.reserved])]
         refusals = known.refusals.copy()
         for places in new:
-            refusals[places] += 1
-    except (sqlite3.Error, json.JSONDecodeError, IndexError, TypeError, ValueError):
+            refusals[np.array(places, dtype=np.uint64)] += 1  # a place below 0 is damage, too
+        refusing = np.array(new[-1], dtype=np.int64) if new else known.refusing
+    except (*DAMAGED, RecursionError, OverflowError):
         return None
-    refusing = np.array(new[-1], dtype=np.int64) if new else known.refusing
     return OnRecord(known.reserved + len(new), committed, others, refusals, refusing, since, until)
-
-
-def opened(ledger: Path, wait: float = WAIT) -> sqlite3.Connection:
-    """A ledger to be read, as it is at one moment; neither it nor its index in shared memory is written.
-
-    `wait` is how many seconds it is waited for.
-    """
-    address = f"file:{quote(str(ledger.absolute()))}?mode=ro&readonly_shm=1"
-    db = sqlite3.connect(address, uri=True, isolation_level=None, timeout=wait)
-    db.execute("BEGIN DEFERRED")
-    return db

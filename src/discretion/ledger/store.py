@@ -1,9 +1,9 @@
-"""The file of a ledger: its tables, its transactions, who is in it and with which budget."""
+"""The SQLite file of a ledger: tables, transactions, clients and their budgets."""
 
 import math
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,10 +11,11 @@ from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
+from discretion.arrays import Floats
 from discretion.errors import LedgerError, nearest
-from discretion.population import Floats, Population
+from discretion.plan.population import Population
 
-VERSION = 1_400_006  # of the tables below; says whose file it is
+VERSION = 1_400_006  # of the tables below; tells a ledger from other SQLite files
 # Clients of a run are numbered by `place`. Rates and multipliers are lists with an entry for each class,
 # `releases` of a round is a number for all or lists of places and numbers, `refused` a list of places.
 SCHEMA = """
@@ -38,7 +39,7 @@ Rule = Literal["planned", "adaptive"]
 
 
 class Change(NamedTuple):
-    """A top-up of a client's epsilon, or a withdrawal."""
+    """A top-up (by > 0) of a client's epsilon, or a withdrawal (by < 0)."""
 
     client: str
     by: float
@@ -47,7 +48,7 @@ class Change(NamedTuple):
 
 
 class Book:
-    """An open ledger file. A client's budget is what it came with, its top-ups and its withdrawals."""
+    """An open ledger file. A client's budget is its first epsilon, plus top-ups, less withdrawals."""
 
     def __init__(self, path: Path | str, population: Population, rule: Rule = "planned") -> None:
         self._open(path)
@@ -63,7 +64,7 @@ class Book:
 
     @classmethod
     def existing(cls, path: Path | str) -> Self:
-        """The ledger in this file, with all clients that are on record."""
+        """Open the ledger in this file, with all clients that are on record."""
         if not Path(path).is_file():
             raise LedgerError(f"there is no ledger {path}: give the ledger.sqlite of a run, or a shared one")
         self = cls.__new__(cls)
@@ -88,19 +89,21 @@ class Book:
             raise LedgerError(f"cannot open the ledger {self._path}: {problem}") from None
 
     def _journal(self, mode: Literal["WAL", "DELETE"]) -> None:
-        """Each mode is as safe; one write to disk for a transaction with WAL, about five without.
+        """Set SQLite's journal mode, unless another process prevents it.
 
-        Where another process keeps it from being changed, all go on as before.
+        Both modes are equally safe; a transaction takes one disk write with WAL, about five without.
         """
         with suppress(sqlite3.Error):
             self._db.execute(f"PRAGMA journal_mode = {mode}")
 
     def _lay_out(self, rule: Rule | None) -> None:
-        """Make the tables in a new file; refuse a file that is something else, or keeps another rule."""
+        """Make the tables in a new file; refuse a file that is no ledger, or that keeps another rule."""
         tables = self._read("SELECT name FROM sqlite_schema")
         ((version,),) = self._read("PRAGMA user_version")
         if (tables and version != VERSION) or (not tables and rule is None):
-            raise LedgerError(f"{self._path} is not a ledger of Discretion, or of another version")
+            raise LedgerError(
+                f"{self._path} is not a ledger of Discretion of this version: expected one, or a new file"
+            )
         if not tables:
             for statement in SCHEMA.split(";"):
                 self._db.execute(statement)
@@ -132,7 +135,7 @@ class Book:
 
     @contextmanager
     def _transaction(self, kind: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE") -> Iterator[None]:
-        """Deferred is for reading: everything as it was at one moment."""
+        """Run a transaction; a deferred one is for reading everything as it was at one moment."""
         try:
             self._db.execute(f"BEGIN {kind}")
             try:
@@ -152,7 +155,7 @@ class Book:
             raise LedgerError(f"the ledger {self._path} cannot be used now: {problem}") from None
 
     def _enrol(self, population: Population) -> None:
-        """Enter new clients; a client that is on record keeps the budget that is on record."""
+        """Enter new clients; a client on record keeps its budget, and a different one is refused."""
         rows = self._read("SELECT name, epsilon, delta FROM client")
         known = {name: (epsilon, delta) for name, epsilon, delta in rows}
         changed = self._changed()
@@ -175,16 +178,16 @@ class Book:
         self._db.executemany("INSERT INTO client VALUES (?, ?, ?)", new)
 
     def _changed(self) -> dict[str, float]:
-        """By how much budgets were changed, top-ups and withdrawals together."""
+        """Return the sum of top-ups and withdrawals, by client."""
         return dict(self._read("SELECT client, SUM(epsilon) FROM change GROUP BY client"))
 
     @property
     def budget(self) -> Floats:
-        """(N,) epsilon that each client allows now, over its life: top-ups and withdrawals included."""
+        """(N,) epsilon that each client allows now, over its life, with top-ups and withdrawals."""
         return self._budget(self._last_change())
 
     def _budget(self, last: int) -> Floats:
-        """(N,) epsilon that each client allowed when `last` was the last change, and later top-ups."""
+        """(N,) epsilon that each client allowed after change number `last`, plus later top-ups."""
         query = "SELECT client, SUM(epsilon) FROM change WHERE number <= ? OR epsilon > 0 GROUP BY client"
         now = self._first.copy()
         for name, by in self._read(query, [last]):
@@ -198,15 +201,15 @@ class Book:
 
     @property
     def changes(self) -> list[Change]:
-        """Of all clients on record, in the order in which they were made."""
+        """Return all changes of budgets, the first one first."""
         return [Change(*row) for row in self._read("SELECT client, epsilon, note, made FROM change")]
 
     def change_budget(self, client: str, by: float, note: str = "") -> None:
         """Top up a client's epsilon, or withdraw some of it (by < 0): an entry that stays on record.
 
-        What is spent already stays spent: where more was withdrawn than is left, the client refuses whatever
-        costs anything. A top-up replaces the promise by a weaker one. What is proved is each promise for
-        which it was settled beforehand, not in the light of releases, that it would be the last.
+        What is spent stays spent: a client that withdrew more than it has left refuses every round that costs
+        anything. A top-up replaces the promise by a weaker one. A promise is proved if it was settled
+        beforehand, and not in the light of releases, that it would be the last.
         """
         if client not in self._place:
             near = nearest(client, self._place)
@@ -224,3 +227,9 @@ class Book:
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def copy_ledger(path: Path, target: Path) -> None:
+    """Copy a ledger, with what its write-ahead log holds, as it is at one moment."""
+    with closing(sqlite3.connect(path)) as ours, closing(sqlite3.connect(target)) as copy:
+        ours.backup(copy)

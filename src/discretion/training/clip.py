@@ -1,4 +1,4 @@
-"""Clipping: updates and gradients brought down to the length that is charged for, and added up."""
+"""Clipping of updates and gradients to the norm that is charged for, and their sum."""
 
 import ctypes
 import math
@@ -7,37 +7,39 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from discretion._native import extension
+from discretion.arrays import Floats
 from discretion.errors import PlanError
-from discretion.extension import extension
-from discretion.population import Floats
 
 Matrix = NDArray[np.float32]  # (k, d)
 
-ROUNDING = 1e-6  # a clipped update ends this much below its bound, so rounding cannot lift it above
-TILE = (32, 2**12)  # updates and columns that are in float64 at once: they stay in the processor's cache
+ROUNDING = 1e-6  # share of its bound by which a clipped update stays below, as room for rounding
+TILE = (32, 2**12)  # updates and columns converted to float64 at once: they stay in the processor's cache
 
 
 def layers_of(lengths: tuple[int, ...], size: int) -> list[slice]:
-    """Which parameters are clipped together: all of them, unless the plan names layers."""
+    """Return the slices of parameters that are clipped together: one for all, or one for each layer."""
     if lengths and sum(lengths) != size:
-        raise PlanError(f"the plan's layers have {sum(lengths)} parameters, the model has {size}")
+        raise PlanError(
+            f"the plan's layers have {sum(lengths)} parameters, the model has {size}: plan for this model"
+        )
     ends = np.cumsum(lengths or (size,)).tolist()
     return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def owners(lengths: Sequence[int], layers: Sequence[slice]) -> list[int] | None:
-    """The layer that each tensor of so many parameters is clipped with; None if one ends within a tensor."""
+    """Return the layer that each tensor of these lengths is clipped with; None if a layer splits a tensor."""
     ends = np.cumsum(lengths)
     owner: list[int] = np.searchsorted([part.stop for part in layers], ends).tolist()
     return owner if {part.stop for part in layers} <= set(ends.tolist()) else None
 
 
 def factors(norm: Floats, clip: Floats) -> Floats:
-    """(k, L) what to multiply layers of these norms by; all 0 where one of them is not finite.
+    """Return (k, L) clipping factors for layers of these norms; all 0 for updates with a non-finite norm.
 
     Guarantees:
-        Multiplied so, each layer's norm is at most clip / sqrt(L), and so the whole at most the clip, with
-        `ROUNDING` to spare.
+        Multiplied by its factor, each layer's norm is at most clip / sqrt(L), and so the whole update's norm
+        at most the clip, with `ROUNDING` to spare.
     """
     bound = (clip * (1 - ROUNDING) / math.sqrt(norm.shape[1]))[:, None]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -46,11 +48,12 @@ def factors(norm: Floats, clip: Floats) -> Floats:
 
 
 def finite_and_factor(change: Matrix, clip: Floats, layers: Sequence[slice]) -> tuple[Matrix, Floats]:
-    """(k, d) updates, zero where one is not finite, and (k, L) what to multiply their L layers by.
+    """Return (k, d) updates, with non-finite ones set to zero, and (k, L) clipping factors of their layers.
 
     Guarantees:
-        Multiplied so, each layer's L2 norm is at most clip / sqrt(L), and so the whole at most the clip.
-        An update of which any number is not finite counts as zero, in every layer.
+        Multiplied by its factor, each layer's L2 norm is at most clip / sqrt(L), and so the whole update's
+        norm at most the clip.
+        An update with any number that is not finite counts as zero, in every layer.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         norm = np.sqrt(np.stack([_squares(change[:, columns]) for columns in layers], axis=1))
@@ -63,17 +66,17 @@ def finite_and_factor(change: Matrix, clip: Floats, layers: Sequence[slice]) -> 
 def add_layers(
     total: Floats, share: Floats | NDArray[np.bool_], change: Matrix, factor: Floats, layers: Sequence[slice]
 ) -> None:
-    """Add to (d,) `total` the (k,) share of each update, each of its layers multiplied by its factor.
+    """Add to (d,) `total` each update times its (k,) share, with each layer multiplied by its factor.
 
     Guarantees:
-        Products and sums are in float64: an update that is long, or many, do not round a short one up.
+        Products and sums are in float64, so that long or many updates do not round a short one up.
     """
     for number, columns in enumerate(layers):
         _add(total[columns], share * factor[:, number], change[:, columns])
 
 
 def _add(total: Floats, each: Floats, change: Matrix) -> None:
-    """Add to (d,) `total` the rows, each multiplied by its own number, in float64."""
+    """Add to (d,) `total` the (k, d) rows, each multiplied by its number in (k,) `each`, in float64."""
     code = extension()
     if code is not None and _floats_in_rows(change) and total.flags.c_contiguous:
         code.add_rows(*_where(change), _pointer(each), _pointer(total))
@@ -83,7 +86,7 @@ def _add(total: Floats, each: Floats, change: Matrix) -> None:
 
 
 def _squares(change: Matrix) -> Floats:
-    """(k,) the squared norms, in float64."""
+    """Return (k,) squared norms, in float64."""
     total, code = np.zeros(len(change)), extension()
     if code is not None and _floats_in_rows(change):
         code.row_squares(*_where(change), _pointer(total))
@@ -94,13 +97,13 @@ def _squares(change: Matrix) -> Floats:
 
 
 def _floats_in_rows(change: NDArray[np.generic]) -> bool:
-    """Whether compiled code can read it: a grid's are float64."""
+    """Return whether compiled code can read the updates; updates on a grid are float64, which it cannot."""
     between, within = change.strides
     return change.dtype == np.float32 and within == 4 and between >= 0 and between % 4 == 0
 
 
 def _where(change: Matrix) -> tuple[ctypes.c_void_p, *tuple[ctypes.c_int64, ...]]:
-    """The first number, how many rows, how many numbers from one to the next, and how many in each."""
+    """Return a pointer to the first number, the number of rows, the row stride, and the row length."""
     numbers = (len(change), change.strides[0] // 4, change.shape[1])
     return _pointer(change), *(ctypes.c_int64(number) for number in numbers)
 
@@ -110,10 +113,10 @@ def _pointer(array: NDArray[np.generic]) -> ctypes.c_void_p:
 
 
 def _tiles(change: Matrix) -> Iterator[tuple[slice, slice, Floats]]:
-    """Rows, columns and what is there in float64, until the next is asked for.
+    """Yield rows, columns and their float64 content, which is valid until the next tile is asked for.
 
-    What is made of a tile is made by einsum and not by a matrix product, whose last bits and time depend on
-    how many threads the library for it takes, and on who else keeps the cores busy.
+    Callers use einsum, not a matrix product, whose last bits and time depend on the number of threads of the
+    linear algebra library.
     """
     (k, d), (tall, wide) = change.shape, TILE
     kept = np.empty((min(k, tall), min(d, wide)))

@@ -1,4 +1,4 @@
-"""The one training loop: select, update, clip, sum, noise, combine."""
+"""The training loop: select clients, get updates, clip, sum, add noise, combine."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -8,37 +8,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discretion.accounting import Certificate
-from discretion.clip import Matrix
+from discretion.arrays import Floats, Ints
 from discretion.errors import LedgerError, PlanError
-from discretion.ledger import Ledger
-from discretion.noise import Cryptographic, Seeded, Source
-from discretion.orders import Clients, NoisySteps, Order, Shares
-from discretion.phase import Phase
-from discretion.pick import Reading
-from discretion.plan import Plan
-from discretion.population import Floats, Ints
-from discretion.profile import Profile
-from discretion.release import hand_out_statistic, merged, release
-from discretion.server import NONE, PLAIN, Server, Vector, mean_model
-from discretion.streams import Purpose, fingerprint, run_stream
+from discretion.ledger.ledger import Ledger
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.plan.selection_rules import Reading
+from discretion.randomness.sources import Cryptographic, Seeded, Source
+from discretion.randomness.streams import Purpose, fingerprint, run_stream
+from discretion.timing import Profile
+from discretion.training.clip import Matrix
+from discretion.training.orders import Clients, NoisySteps, Order, Shares
+from discretion.training.release import hand_out_statistic, merged, release
+from discretion.training.server_update import NONE, PLAIN, Server, Vector, mean_model
 
 
 @dataclass(frozen=True)
 class State:
-    """All that a later round depends on: released, or made from what was released."""
+    """Everything that later rounds depend on: released, or derived from what was released."""
 
     round: int  # rounds done
     model: Vector
     velocity: Vector
-    step: Vector  # the weighted sum of the last round, before it was combined otherwise
-    memory: Matrix  # (W, d) earlier noisy sums that later steps look back on
-    scale: float = 1.0  # of clips and noise, where they follow a quantile
-    square: Vector = field(default_factory=NONE.copy)  # mean square of steps, where the server adapts to it
-    mean: Vector = field(default_factory=NONE.copy)  # of the models after each round, where that is wanted
+    step: Vector  # weighted sum of the last round's noisy sums, before any other combination
+    memory: Matrix  # (W, d) earlier noisy sums that `Combine` projects on
+    scale: float = 1.0  # of clips and noise, under adaptive clipping
+    square: Vector = field(default_factory=NONE.copy)  # Adam-style mean square of steps, if adaptive
+    mean: Vector = field(default_factory=NONE.copy)  # average of the models so far, if averaging
 
     @property
     def result(self) -> Vector:
-        """The model to use: the mean where there is one, else the last."""
+        """The model to use: the average where there is one, else the last model."""
         return self.mean if len(self.mean) else self.model
 
     @classmethod
@@ -61,36 +61,37 @@ def train(
     profile: Profile | None = None,
     shares: Shares = "here",
 ) -> Iterator[State]:
-    """Do the rounds that are left, and yield the state after each.
+    """Run the remaining rounds, and yield the state after each.
 
-    With a seed this is a simulation; without (None), coins and noise come from the operating system.
-    A caller that wants to survive a crash makes the state durable before it asks for the next: only then
-    is the round committed. `shares` says whose the noise of a secure sum is; where the round is to be
-    discarded if too few shares come, it counts and moves nothing.
+    With a seed this is a simulation; with None, coins and noise come from the operating system.
+    A caller that must survive a crash makes each state durable before asking for the next one: only then is
+    the round committed. `shares` says who adds the noise of a secure sum; where a round with too few shares
+    is discarded, the round is charged and leaves the model as it is.
 
     Guarantees:
-        Nothing starts unless the certificate is of this very plan and the ledger admits it.
-        A round is reserved in the ledger before a client is asked for anything.
-        The state after a round depends on nothing but the state before it, the run's name, the plan, the
-        seed, the server and what the clients answer to the same order; where these are the same, a run
-        that was killed and resumed ends with the same model. Without a seed a round that was interrupted is
-        not done again, because the server may have seen answers to it: it counts, and moves nothing.
+        Nothing starts unless the certificate is of exactly this plan and the ledger admits it.
+        A round is reserved in the ledger before any client is asked.
+        The state after a round depends only on the state before it, the run's name, the plan, the seed, the
+        server and the clients' answers to the same order; where these are equal, a run that was killed and
+        resumed ends with the same model. Without a seed an interrupted round is not repeated, because the
+        server may have seen answers to it: the round is charged and leaves the model as it is.
     """
     certificate.require(plan, accept_no_privacy)
     if (seed is None) != (plan.randomness == "cryptographic"):
         raise PlanError(
-            f"the plan says that randomness is {plan.randomness}: give a seed exactly if it is seeded"
+            f"the plan's randomness is {plan.randomness}, found {'no seed' if seed is None else 'a seed'}: "
+            "give a seed to a seeded plan only"
         )
     if certificate.population != ledger.population.digest():
-        raise PlanError("this certificate is of another population than the ledger's: certify again")
+        raise PlanError("found a certificate of another population than the ledger's: certify again")
     profile = profile or Profile()
     with profile("admit"):
         ledger.admit(run, plan, fingerprint(seed), accept_no_privacy)
     on_record = ledger.states(run)
     if not state.round <= len(on_record) <= state.round + 1:
         raise LedgerError(
-            f"the ledger has {len(on_record)} rounds of run {run} and the model has {state.round}: the same "
-            "run was done before, or its folder changed or restored. Start a new run."
+            f"found {len(on_record)} rounds of run {run} in the ledger and {state.round} in the model: this "
+            "run was done before, or its folder was changed or restored. Start a new run."
         )
     for number, status in on_record:
         if status == "reserved":
@@ -134,9 +135,10 @@ def next_state(
     profile: Profile | None = None,
     shares: Shares = "here",
 ) -> State:
-    """One round. Who is not `willing` is not asked; the divisor and the noise stay as they are.
+    """Run one round and return the state after it.
 
-    `size` is each client's public number of records, which rules that read data need.
+    Clients that are not `willing` are not asked; the divisor and the noise stay as planned. `size` is each
+    client's public number of records, which rules that read data need.
     """
     number, profile = state.round + 1, profile or Profile()
     phase = plan.phases[plan.phase_of(number)]
@@ -181,8 +183,7 @@ def next_state(
         weight = np.ones(1) if merged(plan, phase) else phase.weight
         last, memory = (x.astype(np.float64) for x in (state.step, state.memory))
         step, memory = plan.combine.step(sums, weight, last, memory)
-        moved = server.move(state.model, state.velocity, state.square, step, number)
-        model, velocity, square = moved
+        model, velocity, square = server.move(state.model, state.velocity, state.square, step, number)
         average = max(server.average, plan.combine.average)
         mean = mean_model(average, state.mean, model, number)
         whole = (weight @ sums).astype(np.float32)
@@ -190,25 +191,24 @@ def next_state(
 
 
 def picked(
-    reading: Reading,
-    read: Floats,
-    clients: Clients,
-    order: Order,
-    size: Ints,
-    source: Callable[..., Source],
+    reading: Reading, read: Floats, clients: Clients, order: Order, size: Ints, source: Callable[..., Source]
 ) -> tuple[Ints, Ints, Floats]:
-    """(k,) who of those asked trains, which time it is, and how much each counts.
+    """Select the clients that train; return (k,) client numbers, (k,) turn numbers and (k,) weights.
 
     Guarantees:
-        Nothing of the clients' data decides but their statistics with the noise that they pay for.
+        The selection depends on the clients' data only through statistics with the noise charged for.
         A number that is not finite counts as 0.
     """
     found = clients.statistics(order, reading)
     place, value = np.asarray(found.place), np.array(found.value, dtype=np.float64)
     if value.shape[:1] != place.shape or (len(value) and value.ndim != 2):
-        raise LedgerError(f"statistics of {len(place)} clients need a row each: {value.shape}")
+        raise LedgerError(
+            f"found statistics of {len(place)} clients of shape {value.shape}, expected a row each"
+        )
     if len(np.unique(place)) < len(place) or ((place < 0) | (place >= len(order.clients))).any():
-        raise LedgerError("a statistic came from a client that was not asked, or came twice")
+        raise LedgerError(
+            "found a statistic that was not asked for, or came twice; expected one of each client"
+        )
     who = order.clients[place]
     std = np.zeros(len(who)) if found.handed_out else read[who] * reading.sensitivity
     for i, client in enumerate(who.tolist()):
@@ -221,9 +221,12 @@ def picked(
 def select(
     phase: Phase, source: Source | None, willing: NDArray[np.bool_] | None = None, fixed_size: bool = False
 ) -> tuple[Ints, Ints]:
-    """(k,) who is asked in a round and (k,) which time: by public turns, or by an independent coin for each
-    client, of the probability that is accounted for; or as many of each pool as the mean would be. Without a
-    source of coins, everybody who may take part: they flip their own."""
+    """Select this round's clients; return (k,) client numbers and (k,) turn numbers.
+
+    By public turns; or by an independent coin for each client, with the sampling rate accounted for; or,
+    under fixed-size sampling, the planned number of each pool. Without a source of coins, every client that
+    may take part is asked, and each flips its own coin.
+    """
     turns = phase.turns
     if source is None:
         turns = (phase.rate > 0).astype(np.int64) if turns is None else turns

@@ -1,69 +1,69 @@
-"""What is asked of clients in a round, and what they answer: the two sides of the training loop."""
+"""Orders to clients and their answers: the interface between training loop and clients."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from discretion.clip import Matrix
-from discretion.noise import Source
-from discretion.pick import Reading
-from discretion.population import Floats, Ints
-from discretion.server import Vector
+from discretion.arrays import Floats, Ints
+from discretion.plan.selection_rules import Reading
+from discretion.randomness.sources import Source
+from discretion.training.clip import Matrix
+from discretion.training.server_update import Vector
 
-# who adds the shares of the noise of a secure sum: all are drawn where the sum is made, or they come with the
-# answers, and where too few come the server tops up what is missing, or the round is discarded
+# who adds the noise of a secure sum. here: the process that sums; otherwise clients add shares to their
+# answers, and where too few come, the server adds the rest (top_up) or discards the round (discard)
 Shares = Literal["here", "top_up", "discard"]
 
 
 @dataclass(frozen=True)
 class NoisySteps:
-    """For plans that protect records: how each of the clients asked trains, with noise in every step."""
+    """Noisy steps (DP-SGD) of each client asked, for plans whose unit of privacy is a record."""
 
     steps: int
-    batch: Floats  # (k,) chance of each of its records to be in the batch of a step
-    clip: Floats  # (k,) bound on the norm of one record's gradient
-    noise: Floats  # (k,) standard deviation, added to the sum of a batch's gradients
-    layers: tuple[int, ...]  # of parameters that are clipped together; none: all of them
-    source: Callable[[int], Source]  # of the coins and the noise of the i-th client asked
-    declared: Ints | None = None  # (k,) how many records it is counted with; None: as many as it has
+    batch: Floats  # (k,) sampling rate of records: chance of a record to be in the batch of a step
+    clip: Floats  # (k,) clipping norm of one record's gradient
+    noise: Floats  # (k,) standard deviation of the noise on the sum of a batch's gradients
+    layers: tuple[int, ...]  # lengths of the layers that are clipped together; empty: flat clipping
+    source: Callable[[int], Source]  # coins and noise of the i-th client asked
+    declared: Ints | None = None  # (k,) declared number of records, for the divisor; None: the actual one
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is asked of the clients of one round."""
+    """What the clients of one round are asked to do."""
 
     round: int
-    key: int  # of the order of batches: neither coins nor noise follow from it
+    key: int  # of the order of batches; reveals neither coins nor noise
     model: Vector
-    clients: Ints  # (k,) their numbers in the population; one may be asked several times
-    turn: Ints  # (k,) which time of this round it is, from 0
+    clients: Ints  # (k,) client numbers in the population; a client may be asked several times
+    turn: Ints  # (k,) number of the client's turn in this round, from 0
     noisy: NoisySteps | None = None
-    rounds: int | None = None  # of the whole plan, for who plans its learning rate by it
+    rounds: int | None = None  # of the whole plan, for learning rate schedules
 
 
 @dataclass(frozen=True)
 class Updates:
-    """How far some of these clients would move the model.
+    """Model updates of some of the clients asked.
 
-    What clients hand out for a secure sum is a share of the noise, with an update if their own coins say so.
+    For a secure sum, each client hands out its share of the noise, plus its update if its own coin says so.
     """
 
-    clients: Ints  # (k,)
-    change: Matrix  # (k, d)
-    handed_out: bool = False  # clipped by the clients, with the noise that is theirs; else neither
+    clients: Ints  # (k,) client numbers
+    change: Matrix  # (k, d) updates
+    handed_out: bool = False  # whether clients have clipped them and added their own noise
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a rule reads of some of the clients asked: a sum over its records, each bounded."""
+    """Statistics of some of the clients asked: sums over a client's records, each record's part bounded."""
 
-    place: Ints  # (j,) which of those asked
-    value: Floats  # (j, m)
-    handed_out: bool = False  # with the noise that is theirs; else without
+    place: Ints  # (j,) places in the order's list of clients
+    value: Floats  # (j, m) statistics
+    handed_out: bool = False  # whether clients have added their own noise
 
 
 class Clients(Protocol):
-    """Where updates come from: in this process or from elsewhere. Each client answers once a turn, or not."""
+    """Source of updates, in this process or elsewhere. A client answers each turn once, or not at all."""
 
     def updates(self, order: Order) -> Iterator[Updates]: ...
 

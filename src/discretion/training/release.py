@@ -1,37 +1,35 @@
-"""What leaves a client and what leaves a round: clipped, with noise. The only place where noise is drawn.
+"""The privacy mechanism: what leaves a client and what leaves a round, clipped and with noise.
 
-Who plays a client, in this process or behind a guard, and who plays the server call the same functions.
+Noise is drawn only here. Clients, in this process or behind a guard, and the server call the same functions.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from discretion.clip import Matrix, add_layers, finite_and_factor, layers_of
-from discretion.discrete import rounded_gaussian
+from discretion.arrays import Floats, Ints
 from discretion.errors import LedgerError, PlanError
-from discretion.grid import Grid, to_grid
-from discretion.noise import Source
-from discretion.orders import Updates
-from discretion.phase import Phase
-from discretion.plan import Plan
-from discretion.population import Floats, Ints
-from discretion.profile import Profile
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.randomness.discrete import rounded_gaussian
+from discretion.randomness.sources import Source
+from discretion.timing import Profile
+from discretion.training.clip import Matrix, add_layers, finite_and_factor, layers_of
+from discretion.training.orders import Updates
 
 LARGEST_SCALE = 2.0**40
-ROUNDED = 1e-9  # of a pool's variance: less is missing by rounding only
+ROUNDED = 1e-9  # share of a pool's noise variance: where less is missing, that is rounding
 WHOLE = [slice(None)]
 
-OwnNoise = Callable[[int, int], Source]  # of a client's own noise, by its number and turn
+OwnNoise = Callable[[int, int], Source]  # source of a client's own noise, by client number and turn
 
 
 def noisy_sum(total: Floats, std: float, source: Source) -> Floats:
-    """(d,) a sum of clipped updates, gradients or statistics with noise.
+    """Return (d,) a sum of clipped updates, gradients or statistics plus noise.
 
     Guarantees:
-        The noise is drawn even where the sum is empty, and does not depend on what was in it.
+        The noise is drawn even where the sum is empty, and does not depend on the summands.
     """
     noise = source.gaussian(len(total), std)
     noise += total
@@ -41,7 +39,7 @@ def noisy_sum(total: Floats, std: float, source: Source) -> Floats:
 def hand_out(
     change: Matrix, clip: Floats, layers: Sequence[slice], std: Floats, sources: Sequence[Source]
 ) -> Matrix:
-    """(k, d) what clients hand out of their updates: within their clips, with noise of their own.
+    """Return (k, d) what clients hand out: their updates, clipped and with their own noise.
 
     Guarantees:
         No update is longer than its clip before it gets noise; one that is not finite counts as zero.
@@ -57,21 +55,13 @@ def hand_out(
 
 
 def hand_out_statistic(value: Floats, std: float, source: Source) -> Floats:
-    """(m,) what a client hands out of a statistic: with its noise; what is not finite counts as 0."""
+    """Return (m,) a client's statistic with its noise; numbers that are not finite count as 0."""
     value = np.where(np.isfinite(value), value, 0.0)
     return noisy_sum(value, std, source) if std > 0 else value
 
 
-class Sums(NamedTuple):
-    """What the updates of a round add up to."""
-
-    sums: Floats  # (P, d) of each pool; where pools of single clients are `merged`, (1, d) the weighted sum
-    within: int  # updates that were within their clips
-    shares: Ints  # (N,) shares of the noise that came from each client, with its updates
-
-
 def merged(plan: Plan, phase: Phase) -> bool:
-    """Whether pools of single clients become one sum: nothing is asked of each but to be added."""
+    """Return whether pools of single clients are summed into one: where `combine` only adds them up."""
     return phase.own_pools and plan.combine.rule == "sum"
 
 
@@ -88,18 +78,18 @@ def release(
     profile: Profile | None = None,
     top_up: bool = True,
 ) -> tuple[Floats | None, float]:
-    """(P, d) the pools' noisy sums, and the scale of later clips: nothing else leaves a round.
+    """Return the pools' (P, d) noisy sums and the scale of later clips: nothing else leaves a round.
 
-    `source` is of the server's noise, by pool. (N,) `count` is how much each client's updates count: where
-    their steps were noisy, else 1. Where the server may not `top_up` the noise of a secure sum and shares are
-    missing, nothing leaves the round: None.
+    `source` gives the server's noise, by pool. (N,) `count` is the weight of each client's updates, which
+    differs from 1 only where their steps are noisy. Where the server may not `top_up` the noise of a secure
+    sum and shares are missing, nothing leaves the round: return None in place of the sums.
 
     Guarantees:
-        Each pool's sum of clipped updates gets noise of the planned standard deviation, whoever took part:
-        what the clients that answered did not add to it themselves, the server adds.
-        Pools in which nobody can take part release nothing.
-        Where each client has a pool of its own and pools are just added up, only their weighted sum is made,
-        (1, d), with the noise that all of theirs add up to.
+        Each pool's sum of clipped updates gets noise of the planned standard deviation, whichever clients
+        took part: the server adds what the clients that answered did not add themselves.
+        Pools in which no client can take part release nothing.
+        Where each client has a pool of its own and pools are only added up, only their (1, d) weighted sum is
+        computed, with the noise of all pools together.
         Each update moves the sum of the bits by 1/2.
     """
     with (profile or Profile())("clip"):
@@ -112,7 +102,11 @@ def release(
         noise = np.sqrt(np.square(phase.weight * noise).sum(keepdims=True))
     if plan.noise_at != "steps":  # there every step was noisy
         for pool in np.flatnonzero(noise > 0):
-            sums[pool] += _noise(source(int(pool)), size, float(noise[pool]), plan.grid)
+            drawn, std = source(int(pool)), float(noise[pool])
+            if plan.grid is None:
+                sums[pool] += drawn.gaussian(size, std)
+            else:
+                sums[pool] += plan.grid.step * rounded_gaussian(size, std / plan.grid.step, drawn.words)
     quantile = plan.clipping.quantile
     if quantile is not None:
         bits = within - len(asked) / 2 + source(len(phase.noise)).gaussian(1, quantile.noise)[0]
@@ -122,30 +116,22 @@ def release(
 
 
 def missing_noise(plan: Plan, phase: Phase, shares: Ints) -> Floats:
-    """(P,) of the variance of each pool's planned noise, what (N,) shares of clients did not bring along.
+    """Return (P,) the part of each pool's planned noise variance that the clients' (N,) shares did not bring.
 
     Guarantees:
-        It and the shares that came are together the planned variance, or more where drop-outs are provided
-        for and did not happen.
+        This part and the clients' shares add up to the planned variance, or to more where fewer clients
+        dropped out than provided for.
     """
-    # (P,) releases of each pool in this round: a public number
-    releases = phase.turns if phase.turns is not None and phase.own_pools else phase.open_pools
     if plan.noise_at not in ("clients", "secure_sum"):
-        return np.asarray(releases, dtype=np.float64)
+        return phase.pool_releases.astype(np.float64)
     brought = np.bincount(phase.pool, shares / plan.shares(phase), len(phase.noise))
-    return np.asarray(np.maximum(releases - brought, 0.0))
+    return np.asarray(np.maximum(phase.pool_releases - brought, 0.0))
 
 
 def rescaled(scale: float, power: float) -> float:
-    """scale · exp(power), but never so far from 1 that clips or noise would leave floating point."""
+    """Return scale · exp(power), limited so that clips and noise neither underflow nor overflow."""
     most = math.log(LARGEST_SCALE)
     return math.exp(min(max(math.log(scale) + power, -most), most))
-
-
-def _noise(source: Source, size: int, std: float, grid: Grid | None) -> Floats:
-    if grid is None:
-        return source.gaussian(size, std)
-    return np.asarray(grid.step * rounded_gaussian(size, std / grid.step, source.words), dtype=np.float64)
 
 
 def clipped_sums(
@@ -157,23 +143,37 @@ def clipped_sums(
     size: int,
     own_noise: OwnNoise,
     count: Floats | None = None,
-) -> Sums:
-    """The sum of the clipped updates of each pool, with the clients' own noise where they add it.
+) -> tuple[Floats, int, Ints]:
+    """Return (P, d) sums of clipped updates, how many were within their clips, and (N,) numbers of shares.
+
+    The sums are of each pool, with the clients' own noise where they add it; where pools of single clients
+    are `merged`, the (1, d) weighted sum. The last are the shares of the noise that each client brought.
 
     Guarantees:
-        A client enters as often as it was asked at most, and with updates no longer than its clip, but for
-        noise of its own, which only its own word stands for.
-        An update with a number that is not finite, or so long that float32 cannot shorten it, counts as zero;
-        where it should have brought noise along, it counts as not answered.
+        A client enters at most as often as it was asked, with updates no longer than its clip. Where a client
+        hands out its update with noise of its own, its clipping and noise are its own responsibility.
+        An update with a number that is not finite, or too long for float32 to shorten, counts as zero; where
+        the update should have brought noise, it counts as not answered.
     """
     if plan.grid is not None and plan.grid.size != size:  # rounding more coordinates would cost more
-        raise PlanError(f"the plan's grid is of {plan.grid.size} parameters, the model has {size}")
+        raise PlanError(
+            f"the plan's grid is of {plan.grid.size} parameters, the model has {size}: plan for this model"
+        )
     own, layers = merged(plan, phase), layers_of(plan.clipping.layers, size)
     sums = np.zeros((1 if own else len(phase.noise), size))
     due = np.bincount(asked, minlength=len(phase.rate))
     waiting, shares = due.copy(), np.zeros(len(phase.rate), dtype=np.int64)
     own_std = plan.own_noise(phase) * scale
     within = 0
+
+    def add(who: Ints, change: Matrix, factor: Floats, layers: Sequence[slice]) -> None:
+        share = np.ones(len(who)) if count is None else count[who]
+        if own:
+            add_layers(sums[0], phase.weight[who] * share, change, factor, layers)
+            return
+        for pool in np.unique(phase.pool[who]):
+            add_layers(sums[pool], share * (phase.pool[who] == pool), change, factor, layers)
+
     for part in updates:
         who = _checked(part, size, waiting)
         clip = np.full(len(who), math.inf) if plan.noise_at == "steps" else phase.clip[who] * scale
@@ -185,26 +185,31 @@ def clipped_sums(
                 change = hand_out(change, clip, layers, own_std[who], sources)
             change, factor = finite_and_factor(change, np.full(len(who), math.inf), WHOLE)
             np.add.at(shares, who, factor[:, 0] > 0)
-            _add(sums, plan, phase, who, count, change, factor, WHOLE)
+            add(who, change, factor, WHOLE)
             continue
         change, factor = finite_and_factor(change, clip, layers)
         within += int((factor == 1).all(axis=1).sum())
         if plan.grid is not None:
-            whole = to_grid(factor * change, clip, plan.grid.step)
+            whole = plan.grid.rounded(factor * change, clip)
             change, factor = plan.grid.step * whole, np.ones_like(factor)  # float64: their sums are exact
-        _add(sums, plan, phase, who, count, change, factor, layers)
-    return Sums(sums, within, shares)
+        add(who, change, factor, layers)
+    return sums, within, shares
 
 
 def _checked(part: Updates, size: int, waiting: Ints) -> Ints:
-    """(k,) whose updates these are; they are no longer waited for."""
+    """Check a part of the updates, and return (k,) its client numbers; `waiting` is lowered for each."""
     who = np.asarray(part.clients)
     if who.dtype.kind not in "iu" or part.change.shape != (len(who), size):
-        raise LedgerError(f"updates of {len(who)} clients must be numbered and {len(who)} rows of {size}")
-    if part.change.dtype != np.float32:  # clipping is proved for its rounding
+        raise LedgerError(
+            f"updates must be numbered by client and be {len(who)} rows of {size} numbers, found client "
+            f"numbers of type {who.dtype} and updates of shape {part.change.shape}"
+        )
+    if part.change.dtype != np.float32:  # the proof of clipping covers the rounding of float32
         raise LedgerError(f"updates must be float32, found {part.change.dtype}")
     if ((who < 0) | (who >= len(waiting))).any():
-        raise LedgerError("an update came from a client that does not exist")
+        raise LedgerError(
+            f"found an update of a client that does not exist, expected 0 to {len(waiting) - 1}"
+        )
     np.subtract.at(waiting, who, 1)
     if (waiting[who] < 0).any():
         raise LedgerError("an update came from a client that was not asked, or came twice")
@@ -212,27 +217,9 @@ def _checked(part: Updates, size: int, waiting: Ints) -> Ints:
 
 
 def _still_to_come(who: Ints) -> Ints:
-    """(k,) how many later entries are of the same client."""
+    """Return (k,) the number of later entries of the same client."""
     order = np.argsort(who, kind="stable")
     end = np.searchsorted(who[order], who[order], side="right")
     later = np.empty(len(who), dtype=np.int64)
     later[order] = end - 1 - np.arange(len(who))
     return later
-
-
-def _add(
-    sums: Floats,
-    plan: Plan,
-    phase: Phase,
-    who: Ints,
-    count: Floats | None,
-    change: Matrix,
-    factor: Floats,
-    layers: Sequence[slice],
-) -> None:
-    share = np.ones(len(who)) if count is None else count[who]
-    if merged(plan, phase):
-        add_layers(sums[0], phase.weight[who] * share, change, factor, layers)
-        return
-    for pool in np.unique(phase.pool[who]):
-        add_layers(sums[pool], share * (phase.pool[who] == pool), change, factor, layers)

@@ -1,40 +1,41 @@
-"""What the server does with a round's step: post-processing of what is released, which costs no privacy."""
+"""Server optimizer: how a round's noisy step moves the model. Post-processing, which costs no privacy."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discretion.population import Floats
+from discretion.arrays import Floats
 
 Vector = NDArray[np.float32]  # (d,) all trainable parameters, one after the other
 
-NONE = np.zeros(0, np.float32)  # the mean of no models
+NONE = np.zeros(0, np.float32)  # no vector yet
 
 
 @dataclass(frozen=True)
 class Server:
-    """How the model moves by the steps of the rounds.
+    """The server's optimizer: SGD with momentum, or Adam-style.
 
-    Plain: by velocity, the steps added up with momentum. Adaptive: by the mean of the last steps over their
-    usual size, as Adam does (Kingma and Ba 2015), but no coordinate counts as smaller than all are on
-    average: most of what is small is noise, and dividing by it would make it large. The learning rate then is
-    how far an ordinary coordinate may move in a round, whatever the clip and the number of clients.
+    Plain: the model moves by the velocity, the sum of steps with momentum. Adaptive: the model moves by the
+    mean of recent steps over their root mean square, as in Adam (Kingma and Ba 2015), except that the mean
+    square of a coordinate is raised to the average over all coordinates: small ones are mostly noise, which
+    division would amplify. The learning rate then is how far an ordinary coordinate may move in a round,
+    whatever the clip and the number of clients.
     """
 
     learning_rate: float = 1.0
     momentum: float = 0.0
-    adaptive: float = 0.0  # memory of the squares of steps; 0: plain
-    average: float = 0.0  # a model counts so much less than the one after it; 0: only the last counts
+    adaptive: float = 0.0  # Adam-style second-moment decay, e.g. 0.99; 0: plain
+    average: float = 0.0  # weight of a model relative to the next in the averaged result; 0: last model only
 
     def move(
         self, model: Vector, velocity: Vector, square: Vector, step: Floats, round_: int
     ) -> tuple[Vector, Vector, Vector]:
-        """The model, the velocity and the mean square of steps after the step of a round."""
+        """Return the model, the velocity and the mean square of steps after the step of a round."""
         faster = self.momentum * velocity + step
         move = faster
         if self.adaptive > 0:
-            share = (1 - self.adaptive) / (1 - self.adaptive**round_)  # of this step: squares start at none
+            share = (1 - self.adaptive) / (1 - self.adaptive**round_)  # bias correction: no squares at first
             usual = (square if len(square) else 0.0) * (1 - share) + share * np.square(step)
             level = np.sqrt(np.maximum(usual, usual.mean()))
             ordinary = faster * ((1 - self.momentum) / (1 - self.momentum**round_))
@@ -45,7 +46,7 @@ class Server:
 
 
 def mean_model(average: float, mean: Vector, model: Vector, round_: int) -> Vector:
-    """(d,) of the models after `round_` rounds, of which this is the last; none if none are averaged.
+    """Return (d,) the average of the models after `round_` rounds; empty without averaging.
 
     Guarantees:
         The weights of the models sum to 1, and each is `average` times that of the next: the model that

@@ -1,0 +1,122 @@
+"""Read-only access to a ledger as it is at one moment: for verification, receipts and pages."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from urllib.parse import quote
+
+import numpy as np
+
+from discretion.ledger.entries import Accounts, record
+from discretion.ledger.store import SCHEMA
+from discretion.plan.plan import Plan
+
+WAIT = 5.0  # seconds for a ledger that cannot be read at once
+DAMAGED = (sqlite3.Error, ValueError, TypeError, LookupError)  # what reading a damaged ledger raises
+
+PLAN_TABLES = {"member": "place", "price": "price", "phase": "phase, part"}  # with the order of their rows
+PlanRows = dict[str, list[tuple[object, ...]]]
+
+
+class AdmittedRun(NamedTuple):
+    method: str
+    rounds: int
+    changes: int  # the last change of a budget before the run was admitted
+
+
+class RoundEntry(NamedTuple):
+    round: int
+    phase: int
+    state: str
+    refused: list[int]  # places of the clients that refused
+    changes: int  # the last change of a budget before the round
+
+
+class BudgetChange(NamedTuple):
+    number: int
+    client: str
+    by: float
+
+
+class LedgerReader:
+    """A ledger opened for reading.
+
+    Guarantees:
+        Neither the ledger nor a file beside it is made or changed, not even the index in shared memory.
+        Everything that is read is as it was at one moment.
+    """
+
+    def __init__(self, ledger: Path, wait: float = WAIT) -> None:
+        address = f"file:{quote(str(ledger.absolute()))}?mode=ro&readonly_shm=1"
+        self._db = sqlite3.connect(address, uri=True, isolation_level=None, timeout=wait)
+        self._db.execute("BEGIN DEFERRED")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+
+    def rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        return self._db.execute(query, values).fetchall()
+
+    @property
+    def rule(self) -> str:
+        ((rule,),) = self.rows("SELECT rule FROM about")
+        return str(rule)
+
+    def accounts(self, clients: Sequence[str]) -> Accounts:
+        """Return what is on record, as Gaussian steps of these clients."""
+        return Accounts(self.rows, {name: i for i, name in enumerate(clients)})
+
+    def budgets(self) -> dict[str, tuple[float, float]]:
+        """Return the (epsilon, delta) that each client came with."""
+        rows = self.rows("SELECT name, epsilon, delta FROM client")
+        return {name: (epsilon, delta) for name, epsilon, delta in rows}
+
+    def changes(self) -> list[BudgetChange]:
+        """Return all top-ups and withdrawals, the first one first."""
+        rows = self.rows("SELECT number, client, epsilon FROM change ORDER BY number")
+        return [BudgetChange(*row) for row in rows]
+
+    def run(self, run: str) -> AdmittedRun | None:
+        rows = self.rows("SELECT method, rounds, changes FROM run WHERE id = ?", [run])
+        return AdmittedRun(*rows[0]) if rows else None
+
+    def plan_rows(self, run: str) -> PlanRows:
+        """Return the rows in which the plan of a run is written down, by table."""
+        return {
+            table: self.rows(f"SELECT * FROM {table} WHERE run = ? ORDER BY {order}", [run])
+            for table, order in PLAN_TABLES.items()
+        }
+
+    def rounds(self, run: str) -> list[RoundEntry]:
+        """Return the rounds of a run that are on record, in the order in which they were entered."""
+        query = "SELECT round, phase, state, refused, changes FROM round WHERE run = ? ORDER BY number"
+        rows = self.rows(query, [run])
+        return [
+            RoundEntry(at, phase, state, json.loads(refused), last)
+            for at, phase, state, refused, last in rows
+        ]
+
+    def refused_by(self, client: str) -> dict[str, list[int]]:
+        """Return the rounds that a client refused, by run; runs without a round on record are left out."""
+        query = "SELECT run, round, refused, place FROM round JOIN member USING (run) WHERE client = ? "
+        found: dict[str, list[int]] = {}
+        for run, number, refused, place in self.rows(query + "ORDER BY number", [client]):
+            found.setdefault(run, []).extend([number] if place in json.loads(refused) else [])
+        return found
+
+
+def plan_rows(run: str, plan: Plan) -> PlanRows:
+    """Return the rows in which a plan would be written down, by table."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(SCHEMA)
+        record(db, run, plan, np.arange(len(plan.clients)))
+        return {
+            table: db.execute(f"SELECT * FROM {table} ORDER BY {order}").fetchall()
+            for table, order in PLAN_TABLES.items()
+        }

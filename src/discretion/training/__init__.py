@@ -1,0 +1,1 @@
+"""Training loop and privacy mechanism: clip, sum, add noise, update the model."""
