@@ -1,21 +1,13 @@
-"""Whether a ledger has of a run what its plan says, row by row: neither more nor less."""
+"""Checks of every ledger row of a run against its plan."""
 
-import json
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 
-from discretion.accounts import record
-from discretion.book import SCHEMA
-from discretion.plan import Plan
-from discretion.population import Population
-from discretion.report.reading import Run
-
-TABLES = {"member": "place", "price": "price", "phase": "phase, part"}  # what a plan is written down in
-DAMAGED = (sqlite3.Error, ValueError, TypeError, LookupError)
+from discretion.ledger.reader import DAMAGED, LedgerReader, plan_rows
+from discretion.plan.population import Population
+from discretion.runs.read import Run
 
 
 @dataclass(frozen=True)
@@ -30,13 +22,13 @@ def finding(what: str, holds: bool, said: str, otherwise: str) -> Finding:
 
 
 def all_hold(findings: tuple[Finding, ...]) -> bool | None:
-    """None where all hold but some that could not be compared."""
+    """Return whether all findings hold; None if the only others could not be compared."""
     found = {each.holds for each in findings}
     return False if False in found else None if None in found else True
 
 
-def reconcile(db: sqlite3.Connection, run: Run) -> Iterator[Finding]:
-    """Of a run that the ledger knows.
+def reconcile(ledger: LedgerReader, run: Run) -> Iterator[Finding]:
+    """Yield the findings on a run that the ledger knows.
 
     Guarantees:
         Who is in the run, prices and phases are, in every row, what the plan makes anew.
@@ -52,38 +44,22 @@ def reconcile(db: sqlite3.Connection, run: Run) -> Iterator[Finding]:
         ("budgets on record", _of_clients),
     ):
         try:
-            yield check(db, run, what)
+            yield check(ledger, run, what)
         except DAMAGED as problem:
             yield Finding(what, False, f"the ledger is damaged: {problem}")
 
 
-def _of_plan(db: sqlite3.Connection, run: Run, what: str) -> Finding:
-    odd = [name for name, rows in written(run.about.id, run.plan).items() if rows != _rows(db, name, run)]
-    about = db.execute("SELECT method, rounds FROM run WHERE id = ?", [run.about.id]).fetchone()
-    odd += [] if about == (run.plan.method, run.plan.rounds) else ["run"]
+def _of_plan(ledger: LedgerReader, run: Run, what: str) -> Finding:
+    expected, found = plan_rows(run.about.id, run.plan), ledger.plan_rows(run.about.id)
+    odd = [name for name, rows in expected.items() if rows != found[name]]
+    about = ledger.run(run.about.id)
+    odd += [] if about and about[:2] == (run.plan.method, run.plan.rounds) else ["run"]
     said = "clients, prices and phases are those of the plan"
     return finding(what, not odd, said, f"not as the plan makes it: {', '.join(odd)}")
 
 
-def written(name: str, plan: Plan) -> dict[str, list[tuple[object, ...]]]:
-    """The plan, written down anew: the rows of each table."""
-    with closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(SCHEMA)
-        record(db, name, plan, np.arange(len(plan.clients)))
-        return {
-            table: db.execute(f"SELECT * FROM {table} ORDER BY {order}").fetchall()
-            for table, order in TABLES.items()
-        }
-
-
-def _rows(db: sqlite3.Connection, table: str, run: Run) -> list[tuple[object, ...]]:
-    query = f"SELECT * FROM {table} WHERE run = ? ORDER BY {TABLES[table]}"
-    return db.execute(query, [run.about.id]).fetchall()
-
-
-def _of_rounds(db: sqlite3.Connection, run: Run, what: str) -> Finding:
-    query = "SELECT round, phase, state FROM round WHERE run = ? ORDER BY number"
-    rows = db.execute(query, [run.about.id]).fetchall()
+def _of_rounds(ledger: LedgerReader, run: Run, what: str) -> Finding:
+    rows = [entry[:3] for entry in ledger.rounds(run.about.id)]
     ends = np.cumsum([phase.rounds for phase in run.plan.phases])
     phases = np.searchsorted(ends, np.arange(1, len(rows) + 1)).tolist()
     expected = [(number, phase, "committed") for number, phase in enumerate(phases, start=1)]
@@ -94,35 +70,36 @@ def _of_rounds(db: sqlite3.Connection, run: Run, what: str) -> Finding:
     return finding(what, same, said, f"entry {odd or len(rows)} is not the round that the plan has there")
 
 
-def _of_refusals(db: sqlite3.Connection, run: Run, what: str) -> Finding:
-    (rule,) = db.execute("SELECT rule FROM about").fetchone()
+def _of_refusals(ledger: LedgerReader, run: Run, what: str) -> Finding:
+    rule = ledger.rule
     if rule != run.config.rule:
         return Finding(what, False, f"the ledger’s rule is {rule}, in config.toml {run.config.rule}")
-    query = "SELECT refused, changes, round FROM round WHERE run = ? AND refused <> '[]' ORDER BY round"
-    rows = db.execute(query, [run.about.id]).fetchall()
-    if not rows:
+    entries = [entry for entry in ledger.rounds(run.about.id) if entry.refused]
+    if not entries:
         return Finding(what, True, "nobody refused")
     if rule == "adaptive":
-        return Finding(
-            what, None, f"in {len(rows)} rounds some refused, as the adaptive rule has it: not judged"
-        )
-    (since,) = db.execute("SELECT changes FROM run WHERE id = ?", [run.about.id]).fetchone()
+        said = f"in {len(entries)} rounds some refused, as the adaptive rule has it: not judged"
+        return Finding(what, None, said)
+    admitted = ledger.run(run.about.id)
     place = {name: i for i, name in enumerate(run.population.client)}
-    changes = db.execute("SELECT number, client FROM change WHERE epsilon < 0").fetchall()
-    lowered = [(number, place.get(client, -1)) for number, client in changes if number > since]
-    for refused, last, number in rows:
-        odd = set(json.loads(refused)) - {client for change, client in lowered if change <= last}
+    lowered = [
+        (change.number, place.get(change.client, -1))
+        for change in ledger.changes()
+        if change.by < 0 and admitted and change.number > admitted.changes
+    ]
+    for entry in entries:
+        odd = set(entry.refused) - {client for number, client in lowered if number <= entry.changes}
         if odd:
-            said = f"in round {number}, {len(odd)} clients refused whose budget was not lowered"
+            said = f"in round {entry.round}, {len(odd)} clients refused whose budget was not lowered"
             return Finding(what, False, said)
     return Finding(what, True, "only clients refused whose budget was lowered")
 
 
-def _of_clients(db: sqlite3.Connection, run: Run, what: str) -> Finding:
-    known = {name: budget for name, *budget in db.execute("SELECT name, epsilon, delta FROM client")}
+def _of_clients(ledger: LedgerReader, run: Run, what: str) -> Finding:
+    known = ledger.budgets()
     steps: dict[str, list[float]] = {}
-    for client, by in db.execute("SELECT client, epsilon FROM change ORDER BY number"):
-        steps.setdefault(client, []).append(by)
+    for change in ledger.changes():
+        steps.setdefault(change.client, []).append(change.by)
     for name, epsilon, delta in _budgets(run.population):
         if name not in known:
             return Finding(what, False, f"client {name} is not on record")

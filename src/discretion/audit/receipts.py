@@ -1,6 +1,6 @@
-"""A receipt for one client: its budget, what each round cost it, what it was promised; signed, to keep.
+"""Signed receipt for one client: its budget, the cost of each round, what it was promised.
 
-Signed are the bytes of "discretion receipt 1" and a line feed, then the receipt as JSON with sorted keys,
+Signed are the bytes of "discretion receipt 2" and a line feed, then the receipt as JSON with sorted keys,
 without spaces and in ASCII, infinities as "inf". The signature is Ed25519, by an operator's key.
 """
 
@@ -8,8 +8,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,32 +21,30 @@ from pydantic import field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from discretion.accounting import Pld
-from discretion.accounts import Accounts
+from discretion.arrays import Floats
+from discretion.audit import statements
+from discretion.clients.messages import public_bytes
 from discretion.errors import InputError, LedgerError, MessageError, PlanError, nearest
-from discretion.messages import public_bytes
-from discretion.on_record import opened
-from discretion.plan import Adversary
-from discretion.population import Floats
-from discretion.records import Record, dump, parse
-from discretion.report.comparing import group
-from discretion.report.officer import unpromised
-from discretion.report.reading import Run, read_run
-from discretion.report.wording import promised
-from discretion.runs import RunFolder
+from discretion.jsonfile import Record, dump, parse
+from discretion.ledger.reader import LedgerReader
+from discretion.methods import METHODS
+from discretion.plan.plan import Adversary, Randomness
+from discretion.runs.read import Run, read_run
 
-CONTEXT = b"discretion receipt 1\n"  # so that a signature made for something else is none of a receipt
-Format = Literal["discretion-receipt/1"]
-FORMAT: Format = "discretion-receipt/1"
+CONTEXT = b"discretion receipt 2\n"  # so that a signature made for something else is none of a receipt
+Format = Literal["discretion-receipt/2"]
+FORMAT: Format = "discretion-receipt/2"
 # what does not change while a run goes on
 LASTING = (
     *("run", "method", "delta", "records", "unit", "adjacency", "promise", "planned", "against"),
     *("planned_rounds", "digests"),
 )
+HELD = r'<script type="application/json" id="receipt">(.*?)</script>'  # in a page
 MOST_POINTS = 400  # of the spending, beyond which rounds are left out
 
 
 class Digests(Record):
-    """SHA-256: of what the plan and the population say, as certificates have them, and of files."""
+    """SHA-256 digests: of plan and population, as in the certificate, and of two files."""
 
     plan: str
     population: str
@@ -61,7 +58,7 @@ class Limit(Record):
 
 
 class Receipt(Record):
-    """All that it says. `spending` is epsilon after each of `rounds`, for this client alone."""
+    """Content of a receipt. `spending` is the client's epsilon after each of `rounds`."""
 
     format: Format
     made: str
@@ -76,9 +73,10 @@ class Receipt(Record):
     adjacency: str
     promise: Adversary
     accountant: str
-    taking_part: str  # what decides in which rounds: a secret coin, or a draw that is public
+    taking_part: str  # what decides in which rounds, and what that means for their cost
     rule: str
-    noise: str
+    randomness: Randomness
+    noise: str  # how it is drawn, in sentences
     planned_rounds: int
     finished: bool
     planned: float  # epsilon of the whole plan
@@ -119,8 +117,8 @@ class Signed(Record):
 
 
 @dataclass(frozen=True)
-class Account:
-    """What the ledger has of one client."""
+class ReceiptAccount:
+    """Ledger account of one client."""
 
     rule: str
     after: Floats  # (T,) epsilon after each round of the run
@@ -131,7 +129,7 @@ class Account:
 
 
 def issue(path: Path, client: str, key: Ed25519PrivateKey) -> Signed:
-    """The receipt of a client of a run, as of now.
+    """Return the signed receipt of a client for a run, as of now.
 
     Guarantees:
         Epsilons are of what is on record in the ledger for this client, at its own delta, and never smaller
@@ -146,24 +144,23 @@ def issue(path: Path, client: str, key: Ed25519PrivateKey) -> Signed:
 
 
 def canonical(receipt: Receipt) -> bytes:
-    """What is signed, besides the context."""
+    """Return the bytes that are signed after the context."""
     plain = json.loads(dump(receipt.model_dump()))
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return text.encode("ascii")
 
 
-def _receipt(run: Run, client: str, account: Account) -> Receipt:
+def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
     at, certificate = run.population.client.index(client), run.certificate
-    (part,) = group([run])
     shown = _points(len(account.after))
-    folder = RunFolder(run.folder)
+    folder = run.files
     return Receipt(
         format=FORMAT,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         client=client,
         run=run.about.id,
         data=run.about.data,
-        method=part.title,
+        method=METHODS[run.plan.method].title if run.plan.method in METHODS else run.plan.method,
         epsilon=account.budget,
         delta=float(run.population.delta[at]),
         records=int(run.population.size[at]),
@@ -171,9 +168,10 @@ def _receipt(run: Run, client: str, account: Account) -> Receipt:
         adjacency=certificate.adjacency,
         promise=certificate.promise,
         accountant=Pld().name,
-        taking_part=run.treatment.coming,
+        taking_part=statements.taking_part(run.treatment.coming),
         rule=account.rule,
-        noise=certificate.noise,
+        randomness=certificate.randomness,
+        noise=statements.noise(certificate),
         planned_rounds=run.plan.rounds,
         finished=run.finished,
         planned=float(certificate.spent[at]),
@@ -185,8 +183,9 @@ def _receipt(run: Run, client: str, account: Account) -> Receipt:
         other_runs=account.others,
         life=account.life,
         left=max(account.budget - account.life, 0.0) if math.isfinite(account.budget) else math.inf,
-        statement=promised(part) + (ADAPTIVE if account.rule == "adaptive" else ""),
-        not_promised=[Limit(what=what, why=why) for what, why in unpromised([part])],
+        statement=statements.protection(certificate)
+        + (f" {statements.ADAPTIVE}" if account.rule == "adaptive" else ""),
+        not_promised=[Limit(what=what, why=why) for what, why in statements.unpromised([run])],
         digests=Digests(
             plan=run.plan.digest(),
             population=run.population.digest(),
@@ -196,33 +195,22 @@ def _receipt(run: Run, client: str, account: Account) -> Receipt:
     )
 
 
-ADAPTIVE = (
-    " The ledger goes by the adaptive rule: what is proved is the budget as a whole; epsilons after rounds "
-    "are what they would cost had they been planned beforehand."
-)
-
-
-def _account(run: Run, client: str) -> Account:
+def _account(run: Run, client: str) -> ReceiptAccount:
     names = run.population.client
     if client not in names:
         raise InputError(f"there is no client {client!r} in {run.folder}.{nearest(client, names)}")
     if run.broken:
         raise PlanError(f"{run.folder}: {run.broken}, so there is nothing to vouch for")
     delta = float(run.population.delta[names.index(client)])
-    member = "SELECT run, round, refused, place FROM round JOIN member USING (run) WHERE client = ?"
-    path = RunFolder(run.folder).ledger(run.config)
+    path = run.files.ledger(run.config)
     if run.ledger is None:
         raise LedgerError(f"there is no ledger {path} that can be read, so nothing can be vouched for")
-    with closing(opened(path)) as db:
-        accounts = Accounts(lambda query, values: db.execute(query, values).fetchall(), {client: 0})
-        rounds = db.execute(f"{member} ORDER BY number", [client]).fetchall()
-        (rule,) = db.execute("SELECT rule FROM about").fetchone()
-        budget = db.execute("SELECT epsilon FROM client WHERE name = ?", [client]).fetchone()
-        if budget is None:
+    with LedgerReader(path) as ledger:
+        accounts, budgets, rule = ledger.accounts([client]), ledger.budgets(), ledger.rule
+        if client not in budgets:
             raise LedgerError(f"client {client} is not in the ledger {path}: restore a copy of it")
-        (first,) = budget
-        (more,) = db.execute("SELECT TOTAL(epsilon) FROM change WHERE client = ?", [client]).fetchone()
-        others = {name for name, *_ in rounds} - {run.about.id}
+        refused = ledger.refused_by(client)
+        budget = budgets[client][0] + sum(each.by for each in ledger.changes() if each.client == client)
         known = accounts.about(run.about.id) is not None
         steps = accounts.after_each_round(run.about.id) if known else None
         total = accounts.steps()
@@ -231,16 +219,12 @@ def _account(run: Run, client: str) -> Account:
         found = Pld().epsilon(steps, np.full(steps.rate.shape[1], delta))
         after = np.maximum.accumulate(found)  # an upper bound on later epsilons is one on earlier ones
     life = max(float(Pld().epsilon(total, np.array([delta]))[0]), float(after.max(initial=0.0)))
-    refused = tuple(
-        int(number)
-        for name, number, who, place in rounds
-        if name == run.about.id and place in json.loads(who)
-    )
-    return Account(rule, after, refused, len(others), life, max(first + more, 0.0))
+    mine = tuple(refused.get(run.about.id, []))
+    return ReceiptAccount(rule, after, mine, len(refused.keys() - {run.about.id}), life, max(budget, 0.0))
 
 
 def _points(rounds: int) -> Sequence[int]:
-    """Every round, or as many as are readable, and always the last."""
+    """Return the rounds to show: all, or `MOST_POINTS` of them with the last."""
     if rounds <= MOST_POINTS:
         return range(rounds)
     return sorted({int(t) for t in np.linspace(0, rounds - 1, MOST_POINTS).round()})
@@ -254,8 +238,8 @@ def to_json(signed: Signed) -> str:
     return dump(signed.model_dump())
 
 
-def read(path: Path) -> Signed:
-    """From the JSON file, or from the page, which holds it.
+def read(path: Path, render: Callable[[Signed], str]) -> Signed:
+    """Return the receipt in a JSON file, or in a page that `render` made of it.
 
     Guarantees:
         The file is, in every character, what the record in it is written as: a page shows nothing else than
@@ -266,13 +250,13 @@ def read(path: Path) -> Signed:
     except (OSError, UnicodeDecodeError) as problem:
         raise InputError(f"cannot read {path}: {problem}") from None
     page = text.lstrip().startswith("<")
-    held = (
-        re.search(r'<script type="application/json" id="receipt">(.*?)</script>', text, re.S)
-        if page
-        else None
-    )
+    held = re.search(HELD, text, re.S) if page else None
     signed = parse(held[1] if held else text, Signed, "receipt")
-    if text != _written(signed, page):
+    try:
+        written = render(signed) if page else to_json(signed)
+    except (ValueError, ArithmeticError, LookupError):  # the record says what cannot be
+        written = None
+    if text != written:
         kind = "page" if page else "file"
         raise MessageError(
             f"the {kind} {path} holds a receipt, but is not what this version of Discretion makes of it: it "
@@ -281,18 +265,8 @@ def read(path: Path) -> Signed:
     return signed
 
 
-def _written(signed: Signed, page: bool) -> str | None:
-    """As a file; None where it says what cannot be."""
-    from discretion.report.receipt import render  # which writes down what is here
-
-    try:
-        return render(signed) if page else to_json(signed)
-    except (ValueError, ArithmeticError, LookupError):
-        return None
-
-
 def check(signed: Signed, operator: str = "") -> None:
-    """Raise unless it is signed by its key, and by `operator`'s if that is said.
+    """Raise unless the receipt is signed by its key, which must be `operator` if one is given.
 
     Guarantees:
         Every value of the receipt is signed, and a signature for another purpose is no signature.
@@ -309,7 +283,7 @@ def check(signed: Signed, operator: str = "") -> None:
 
 
 def differences(signed: Signed, path: Path) -> list[str]:
-    """What the run folder says otherwise by now; more rounds, and what they cost, are no difference.
+    """Return the entries that the run folder contradicts by now; later rounds are no contradiction.
 
     Guarantees:
         What is on record stays there: fewer rounds, another cost of one, less spent in all, fewer runs and

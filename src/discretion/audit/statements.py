@@ -1,27 +1,189 @@
-"""What a certificate says, in sentences: who is protected from whom, and what the numbers are worth."""
+"""Sole author of promises: what a plan promises to whom, on what the promise rests, what is not promised.
+
+Other modules hold facts (`noise_at`, `promise`, `randomness`, `grid`) and take every sentence about them from
+here. A promise that needs something which Discretion does not provide names that condition in its sentence.
+"""
+
+import math
+from collections.abc import Sequence
+from decimal import ROUND_CEILING, Context
 
 from discretion.accounting import Certificate
+from discretion.plan.plan import ADVERSARIES, Adversary, NoiseAt, Randomness
+from discretion.plan.summary import Coming
+from discretion.runs.read import Run
 
-PROMISED = {
-    "public": "from whoever sees the released models, but neither from other clients nor from the server",
-    "clients": "from other clients and from whoever sees the released models",
-    "server": "from the server, from other clients and from whoever sees the released models",
+NOBODY = "Protects nobody"
+OBSERVERS: dict[Adversary, str] = {
+    "public": "whoever sees the models",
+    "clients": "other clients",
+    "server": "the server",
 }
+UNITS = {"client": "one client's whole data", "record": "each record of a client"}
+NEIGHBOURS = {"add_remove": "present or absent", "replace": "this or any other in its place"}
+
+SEES: dict[NoiseAt, str] = {  # the server, where nothing is between it and the clients
+    "server": "draws the noise, and sees each update before the noise and who took part",
+    "clients": "sees each update with only that client's own share of the noise, and who took part",
+    "secure_sum": "sees, without a secure sum, each client's answer with only that client's own share of the "
+    "noise",
+    "steps": "sees what each client sends, which is noisy before it leaves the client",
+}
+SHARED = ("clients", "secure_sum")  # clients know their own shares of the noise
+TRUSTED_TO: dict[NoiseAt, str] = {
+    "server": "add the noise as planned, and to keep the coins and what it sees to itself",
+    "clients": "add the shares of the clients that do not take part, and to keep what it sees to itself",
+    "secure_sum": "add the shares that are missing or release nothing, and to keep what it sees to itself",
+    "steps": "keep what it sees to itself",
+}
+
+RANDOMNESS: dict[Randomness, str] = {
+    "seeded": "Coins and noise come from a seed (simulation): whoever knows the seed can remove the noise.",
+    "cryptographic": "Coins and noise come from ChaCha20, keyed anew by the operating system for each block; "
+    "no key is kept (deployment).",
+}
+GRID = {
+    True: "The noise is a Gaussian rounded to a grid, drawn exactly: what is proved of the Gaussian holds.",
+    False: "The noise is a Gaussian in floating-point numbers: what the last bits of noise and sums tell "
+    "(Mironov 2012) is not proved.",
+}
+ONE_PROCESS = "Where one process plays every party, it draws the clients' noise for them."
+COINS: dict[Coming, str] = {
+    "public": "drawn in advance, and public",
+    "poisson": "a secret coin for each client and round",
+    "fixed_size": "a fixed number, drawn in secret for each round",
+}
+SECRET = "A round costs the same whether or not the client took part: the coin is part of the protection."
+ADAPTIVE = (
+    "The ledger goes by the adaptive rule: what is proved is the budget as a whole; the epsilon after a "
+    "round is what the rounds so far would cost had they been planned beforehand."
+)
+MEANING = (
+    "Whoever looks at what is released can hardly tell whether a client’s data were used. How hardly is the "
+    "client’s budget epsilon: the smaller, the stronger."
+)
+ODDS = (
+    "an observer who gives even odds that the client’s data were used is, after seeing everything, at most "
+    "this sure; except for a chance of delta that the promise fails."
+)
 
 
 def protection(certificate: Certificate) -> str:
+    """Return what a certificate promises, from whom, and under which conditions."""
     if certificate.promises_nothing:
         why = f": {reading(certificate)}" if certificate.reads != "nothing" else ""
         return f"No privacy: this plan protects nobody from anybody{why}."
-    unit = "one client's whole data" if certificate.unit == "client" else "each record of a client"
-    adjacency = certificate.adjacency.replace("_", "/")
-    over = len(certificate.overspent)
-    but = f"; but not within budget: {over} of {len(certificate.clients)} clients overspend" if over else ""
-    return f"Protects {unit} ({adjacency}) {PROMISED[certificate.promise]}{but}."
+    unit, adjacency = UNITS[certificate.unit], certificate.adjacency.replace("_", "/")
+    adversaries = _from(certificate.noise_at, certificate.promise, certificate.colluding)
+    told = f"Protects {unit} ({adjacency}) {adversaries}{_condition(certificate)}"
+    if certificate.promise != "server":
+        told += f"; against it epsilon is {_at_most(float(certificate.epsilon['server'].max()))}"
+    if over := len(certificate.overspent):
+        told += f"; but not within budget: {over} of {len(certificate.clients)} clients overspend"
+    told += f". Here {read}." if (read := reading(certificate)) else "."
+    return f"{told} {RANDOMNESS['seeded']}" if certificate.randomness == "seeded" else told
+
+
+def observer(certificate: Certificate, who: Adversary) -> str:
+    """Return an adversary's name for a table, with what its epsilon needs."""
+    summed = (certificate.noise_at, certificate.promise, who) == ("secure_sum", "server", "server")
+    return f"{OBSERVERS[who]} (secure sum)" if summed else OBSERVERS[who]
+
+
+def _from(noise_at: NoiseAt, promise: Adversary, colluding: int) -> str:
+    """Return the adversaries that budgets hold against, as 'from A, from B and from C'."""
+    clients = "other clients"
+    if noise_at in SHARED:
+        clients = f"any {several(colluding)}" if colluding else "other clients that tell nobody their shares"
+    names = {"public": "whoever sees the released models", "clients": clients, "server": "the server"}
+    parts = [f"from {names[who]}" for who in reversed(ADVERSARIES[: ADVERSARIES.index(promise) + 1])]
+    return " and ".join([*([", ".join(parts[:-1])] if parts[1:] else []), parts[-1]])
+
+
+def several(colluding: int) -> str:
+    """Return how many other clients may tell each other, or the server, what they know."""
+    return "one other client" if colluding == 1 else f"{colluding} other clients together"
+
+
+def _condition(certificate: Certificate) -> str:
+    return _rests_on(certificate.noise_at, certificate.promise, _failing(certificate.dropout))
+
+
+def _rests_on(noise_at: NoiseAt, promise: Adversary, failing: str) -> str:
+    """Return the clause on what a promise rests, to follow whom it names."""
+    if promise != "server":
+        trusted = "the server is" if promise == "clients" else "the server and the other clients are"
+        return f", if {trusted} trusted: the server {SEES[noise_at]}"
+    return {
+        "server": f", which cannot hold: the server {SEES['server']}",
+        "clients": ": no noise is counted but the client's own share",
+        "secure_sum": f", if a secure sum shows the server sums only and {failing}; Discretion has no secure "
+        "sum of its own, and without one nothing is promised against the server",
+        "steps": ": what a client sends is noisy before it leaves the client",
+    }[noise_at]
+
+
+def _failing(dropout: float) -> str:
+    failing = f"at most {dropout:.0%} of a pool's clients fail" if dropout else "no client fails"
+    return f"{failing} to add a share of the noise"
+
+
+def _at_most(epsilon: float) -> str:
+    """Return an epsilon in words, with five digits and never rounded down."""
+    if math.isinf(epsilon):
+        return "infinite"
+    return f"at most {Context(prec=5, rounding=ROUND_CEILING).create_decimal_from_float(epsilon):f}"
+
+
+def trusted(certificate: Certificate) -> str:
+    """Return what the server sees and what it is trusted with."""
+    at = certificate.noise_at
+    if certificate.promises_nothing:
+        return "Everything: nobody is protected from it."
+    if certificate.promise == "server":
+        return f"Nothing{_condition(certificate)}."
+    return f"The server {SEES[at]}. It is trusted to {TRUSTED_TO[at]}."
+
+
+def against(certificate: Certificate) -> dict[Adversary, str]:
+    """Return who each adversary is, what it knows, and under which condition its epsilon holds."""
+    at, colluding = certificate.noise_at, certificate.colluding
+    public = clients = "whoever sees every model that is released"
+    server = "the server on its own"
+    if colluding:
+        known = "updates and shares of the noise" if at in SHARED else "updates"
+        clients = f"any {several(colluding)}, knowing every model and their own {known}"
+        server = f"the server, with what any {several(colluding)} may tell it"
+    if at == "secure_sum":
+        holds = f", where {_failing(certificate.dropout)}"
+        holds += ", or the server adds what is missing or releases nothing"
+        public, clients = public + holds, clients + holds
+    if certificate.promise == "server":
+        server += _condition(certificate)
+    else:
+        server += f", against which nothing is promised: it {SEES[at]}"
+    return {"public": public, "clients": clients, "server": server}
+
+
+def noise(certificate: Certificate) -> str:
+    """Return where coins and noise come from, and what is proved of the noise."""
+    told = f"{RANDOMNESS[certificate.randomness]} {GRID[certificate.grid]}"
+    return told if certificate.noise_at == "server" else f"{told} {ONE_PROCESS}"
+
+
+def protected(unit: str, adjacency: str) -> str:
+    """Return what is protected, and between which two worlds nobody can tell."""
+    return f"{UNITS[unit].capitalize()}: {NEIGHBOURS[adjacency]}"
+
+
+def taking_part(coming: Coming) -> str:
+    """Return what decides who takes part, and what secret coins mean for the costs."""
+    told = f"Who takes part: {COINS[coming]}."
+    return told if coming == "public" else f"{told} {SECRET}"
 
 
 def reading(certificate: Certificate) -> str:
-    """What of the clients' data decides who trains, and how it is read; empty where nothing does."""
+    """Return which of the clients' data decide who trains, and how they are read; empty if none do."""
     if certificate.reads == "nothing":
         return ""
     how = "read raw" if certificate.promises_nothing else "read with noise that is paid for"
@@ -29,9 +191,72 @@ def reading(certificate: Certificate) -> str:
 
 
 def paper_mode(certificate: Certificate) -> str:
-    """What the paper's own formula is worth, where that was asked for; empty where it was not."""
+    """Return what the paper's own formula is worth; empty outside paper mode."""
     if certificate.accounting != "paper":
         return ""
     if len(certificate.overspent):
         return "Paper mode: not the stated guarantee."
     return "Paper mode: noise by the paper's own formula; the true epsilon is within every budget."
+
+
+def unproved(why: str) -> str:
+    """Return what is left of a promise whose certificate does not fit the run."""
+    return f"Nothing is proved: {why}."
+
+
+def method_protection(unit: str, noise_at: NoiseAt | None, promise: Adversary | None, reads_raw: bool) -> str:
+    """Return whom a method's plans protect from whom, and under which condition, before any plan is made.
+
+    A method of unit "none" protects nobody. `reads_raw`: unless told otherwise the method reads raw data.
+    """
+    if unit == "none" or noise_at is None or promise is None:
+        return f"{NOBODY}: epsilon is infinite."
+    told = f"{UNITS[unit]} {_from(noise_at, promise, 1)}{_rests_on(noise_at, promise, _failing(0.0))}."
+    if reads_raw:
+        return f"{NOBODY} as published, where epsilon is infinite; with read_share > 0 protects {told}"
+    return f"Protects {told}"
+
+
+def tested(runs: Sequence[Run]) -> str:
+    """Return whose the test records are: natural clients each hold some of their own out."""
+    natural = any(run.config.data.partition == "natural" for run in runs)
+    own = "test records that the clients held out themselves: these figures are not private"
+    return own if natural else "test records that belong to no client"
+
+
+def unpromised(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Return what nothing here protects or proves: in a word or two, and in plain sentences."""
+    shared = sum(1 for run in runs if run.ledger and run.ledger.other_runs)
+    sharing = f"{shared} of {len(runs)} share one with other runs" if shared else "every run has its own"
+    limits = {
+        "This is a simulation.": f"{RANDOMNESS['seeded']} Handle the models as if they had no noise.",
+        "The test records.": f"Accuracy and loss are computed on {tested(runs)}. Nothing is promised about "
+        "those records.",
+        "Several runs together.": "Each epsilon is that of one run. Whoever sees the models of several runs "
+        "on the same data learns more than any one of them allows. A ledger that runs share counts them "
+        f"together; here {sharing}.",
+        "Tuning.": "Settings such as clip, rate and learning rate were chosen before these runs. If they "
+        "were chosen by looking at the clients’ data, that is not counted here.",
+        "Budgets and sizes.": "The server knows each client’s budget and number of records. They are taken "
+        "as public.",
+        "Time.": "How long rounds take, and when they are, depends on who takes part. Nothing is promised "
+        "about it; keep logs and times to yourself.",
+        "Secret coins.": "The epsilons count on nobody but the server learning who takes part in which "
+        "round. Whoever watches the clients’ network traffic may learn it.",
+        "The program.": "Epsilon is proved from the plan. That the program does what the plan says is "
+        "tested, not proved.",
+        "Floating-point noise.": f"{GRID[False]} Whoever sees every bit of a model may exploit them.",
+        "One person in several clients.": "The promise is to one client, or to one of its records. Whoever "
+        "has data at several clients is protected less: the epsilons of those clients add up for that "
+        "person, and delta grows.",
+        "One person in several records.": "Where each record is protected, whoever has several records at a "
+        "client is protected less: epsilon grows with their number.",
+    }
+    where = {
+        "This is a simulation.": any(run.simulated for run in runs),
+        "Several runs together.": len(runs) > 1 or shared > 0,
+        "Secret coins.": any(not run.treatment.public for run in runs),
+        "Floating-point noise.": any(run.plan.grid is None for run in runs),
+        "One person in several records.": any(run.treatment.batch is not None for run in runs),
+    }
+    return [(lead, body) for lead, body in limits.items() if where.get(lead, True)]

@@ -1,42 +1,38 @@
-"""Whether a run is what it says: each epsilon counted again by others' code, each record against the rest."""
+"""Verification of a run: every epsilon counted again by dp-accounting, every record against the others."""
 
 import json
 import math
-import sqlite3
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 
 from discretion.accounting import Accountant, Certificate, Reference, certify
-from discretion.accounting.certify import share_of, worst_of
-from discretion.accounts import Accounts
+from discretion.accounting.certificate import share_of
+from discretion.accounting.cross_check import kinds_of, precision
+from discretion.arrays import Floats, Ints
+from discretion.audit import statements
+from discretion.audit.ledger_check import Finding, all_hold, finding, reconcile
 from discretion.errors import LedgerError, PlanError
-from discretion.kinds import distinct
-from discretion.materials import load_data
-from discretion.methods import find
-from discretion.on_record import opened
-from discretion.plan import ADVERSARIES
-from discretion.population import Floats, Ints
-from discretion.reconcile import DAMAGED, Finding, all_hold, finding, reconcile
-from discretion.report.reading import Run, read_run
-from discretion.runs import RunFolder, read_checkpoint, set_up
-from discretion.steps import Steps
+from discretion.ledger.entries import Accounts
+from discretion.ledger.reader import DAMAGED, LedgerReader
+from discretion.plan.plan import ADVERSARIES
+from discretion.plan.steps import Steps
+from discretion.runs.build import load_data, parameters_of
+from discretion.runs.folder import read_checkpoint
+from discretion.runs.prepare import build_task
+from discretion.runs.read import Run, read_runs
 
-MOST_KINDS = 100  # of clients with a cost of their own that are counted again, unless all are asked for
-RELATIVE, ABSOLUTE = 5e-3, 2e-3  # how far two upper bounds, on grids of their own, may be apart
-MOST = 0.02  # of a small epsilon, that they may be apart
 LOOSE = "a fixed number is drawn, for which the second accountant has no tight bound: not compared"
 REPEATED = 1e-6  # how far what one accountant says twice, on two machines, may be apart
 
 
 @dataclass(frozen=True)
 class Counted:
-    """A budget class, by its client that uses most of its budget, of those that were counted again."""
+    """A budget class, represented by its recounted client that uses most of its budget."""
 
     name: str
     clients: int
@@ -49,7 +45,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found. `records` contradict each other or do not; `budgets` are kept or not.
+    """Findings on a run: whether its `records` fit each other, and whether its `budgets` are kept.
 
     Guarantees:
         Budgets are kept only if the second accountant says so, of the plan, and of all that is on record in
@@ -78,15 +74,18 @@ class Verification:
 
 
 def verify(
-    path: Path, second: Accountant | None = None, every: bool = False, data: bool = False
+    run: Run | str | os.PathLike[str],
+    second: Accountant | None = None,
+    every: bool = False,
+    data: bool = False,
 ) -> Verification:
-    """Count again and compare; writes nothing.
+    """Recount every epsilon of a run, compare its records, and return the findings; write nothing.
 
-    Where clients are of more than `MOST_KINDS` kinds, those are counted that use most of their budgets, by
-    what the first accountant says now, or `every` one. With `data` the data set is loaded, to see that it is
-    the one the run was made from.
+    Where clients are of more than 100 kinds, only those that use most of their budgets, by the first
+    accountant, are recounted, unless `every` kind is asked for. With `data` the data set is loaded and
+    compared with the one that the run was made from.
     """
-    run, second = read_run(path), second or Reference()
+    (run,), second = read_runs([run]), second or Reference()
     fresh = certify(run.plan, run.population)
     records = [*_of_files(run, fresh), *_of_history(run)]
     if data:
@@ -106,15 +105,15 @@ def verify(
             )
         )
     else:
-        with closing(opened(RunFolder(run.folder).ledger(run.config))) as db:
-            accounts = _accounts(db, run)
-            records += _of_ledger(run, accounts, db)
+        with LedgerReader(run.files.ledger(run.config)) as ledger:
+            accounts = ledger.accounts(run.population.client)
+            records += _of_ledger(run, accounts, ledger)
             try:
                 own, life = accounts.steps(only=run.about.id), accounts.steps()
-                now = _changed(db, run)
+                now = _changed(ledger, run)
             except (LedgerError, PlanError, *DAMAGED) as problem:
                 records.append(Finding("ledger, read", False, f"it is damaged: {problem}"))
-    chosen, kinds = _chosen(run, fresh, [steps, own, life], every)
+    chosen, kinds = kinds_of([steps, own, life], run.population, fresh, every=every)
     delta = run.population.delta[chosen]
     planned = second.epsilon(steps.of(chosen), delta)
     recorded = planned if _same(steps, own) else second.epsilon(own.of(chosen), delta)
@@ -135,7 +134,7 @@ def _of_files(run: Run, fresh: Certificate) -> Iterator[Finding]:
     yield finding("plan", certificate.plan == plan.digest(), "the certificate is of this plan", run.broken)
     fits = certificate.population == population.digest()
     yield finding("population", fits, "the certificate is of these clients and budgets", run.broken)
-    odd = _other(json.loads(RunFolder(run.folder).certificate.read_bytes()), json.loads(fresh.to_json()))
+    odd = _other(json.loads(run.files.certificate.read_bytes()), json.loads(fresh.to_json()))
     said = "every entry is what the first accountant says of the plan now"
     yield finding("certificate", not odd, said, f"not what the first accountant says now: {', '.join(odd)}")
     odd = _other_settings(run)
@@ -144,7 +143,7 @@ def _of_files(run: Run, fresh: Certificate) -> Iterator[Finding]:
 
 
 def _other(said: dict[str, Any], again: dict[str, Any]) -> list[str]:
-    """The entries of two records that differ, by more than rounding."""
+    """Return the names of the entries in which two records differ by more than rounding."""
     return [name for name in {**again, **said} if not _alike(said.get(name), again.get(name))]
 
 
@@ -160,9 +159,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 def _other_settings(run: Run) -> list[str]:
     plan, wanted = run.plan, run.config.plan
-    taken = find(plan.method).parameters
-    shared = {"rounds": wanted.rounds, "rate": wanted.rate, "clip": wanted.clip}
-    asked = {**{name: value for name, value in shared.items() if name in taken}, **wanted.options}
+    asked = parameters_of(run.config, plan.parameters)
     odd = [] if wanted.method == plan.method else ["method"]
     odd += [name for name, value in asked.items() if plan.parameters.get(name) != value]
     odd += [] if wanted.integers == (plan.grid is not None) else ["integers"]
@@ -171,7 +168,7 @@ def _other_settings(run: Run) -> list[str]:
 
 def _of_history(run: Run) -> Iterator[Finding]:
     done, rounds = run.history.done, run.plan.rounds
-    in_order = run.history.lines == tuple(range(1, done + 1))
+    in_order = [line.round for line in run.history.lines] == list(range(1, done + 1))
     fits = in_order and (done == rounds if run.finished else done <= rounds)
     state = "finished" if run.finished else "unfinished"
     said = f"{state}, with {done} of {rounds} rounds"
@@ -179,21 +176,12 @@ def _of_history(run: Run) -> Iterator[Finding]:
 
 
 def _of_data(run: Run) -> Finding:
-    folder = RunFolder(run.folder)
-    key = folder.key.read_bytes() if folder.key.exists() else b""
-    name = set_up(run.config, load_data(run.config), run.population, key).name
+    name = build_task(run.config, load_data(run.config), run.population, run.files.secret()).name
     said = "settings, clients, records and first model are those that the run was made from"
     return finding("data", name == run.about.id, said, "the run was made from others than are there now")
 
 
-def _accounts(db: sqlite3.Connection, run: Run) -> Accounts:
-    def read(query: str, values: Sequence[object]) -> list[Any]:
-        return db.execute(query, values).fetchall()
-
-    return Accounts(read, {name: i for i, name in enumerate(run.population.client)})
-
-
-def _of_ledger(run: Run, accounts: Accounts, db: sqlite3.Connection) -> Iterator[Finding]:
+def _of_ledger(run: Run, accounts: Accounts, ledger: LedgerReader) -> Iterator[Finding]:
     assert run.ledger is not None
     done, rounds = run.history.done, run.plan.rounds
     reserved, committed = run.ledger.reserved, run.ledger.committed
@@ -216,30 +204,18 @@ def _of_ledger(run: Run, accounts: Accounts, db: sqlite3.Connection) -> Iterator
     fits = committed <= done <= reserved <= done + 1 and (not run.finished or committed == rounds)
     said = f"{committed} rounds released, {reserved - committed} reserved; history has {done}"
     yield finding("rounds on record", fits, said, f"{said}: they do not fit")
-    yield from reconcile(db, run)
+    yield from reconcile(ledger, run)
 
 
 def _of_checkpoint(run: Run, committed: int, reserved: int) -> Finding:
     try:
-        state = read_checkpoint(RunFolder(run.folder))
+        state = read_checkpoint(run.files)
     except (OSError, SafetensorError, *DAMAGED) as problem:
         return Finding("checkpoint", False, f"it is damaged: {problem}")
     if state is None:
         return Finding("checkpoint", True, "there is none")
     said = f"it is of round {state.round}; {reserved} are on record, {committed} released"
     return finding("checkpoint", committed <= state.round <= reserved, said, f"{said}: they do not fit")
-
-
-def _chosen(run: Run, fresh: Certificate, costs: Sequence[Steps], every: bool) -> tuple[Ints, int]:
-    """A client of each kind, and how many kinds there are; kinds differ in cost, delta or budget."""
-    rows = [column for s in costs for column in (*s.rate, *s.multiplier, *s.count.astype(np.float64))]
-    rows += [run.population.delta, run.population.epsilon, *fresh.epsilon.values()]
-    found, member = distinct(np.stack(rows))
-    first = np.unique(member, return_index=True)[1]
-    if every or len(first) <= MOST_KINDS:
-        return first, found.shape[1]
-    worst = first[np.argsort(-fresh.share[first], kind="stable")[:MOST_KINDS]]
-    return np.union1d(worst, worst_of(run.classes[1], fresh.share)), found.shape[1]
 
 
 def _same(one: Steps, other: Steps) -> bool:
@@ -275,20 +251,26 @@ def _of_budgets(
     budget, certified = run.population.epsilon[chosen], certificate.spent[chosen]
     tight = run.plan.sampling != "fixed_size"
     if tight:
-        said = "the second accountant says the same as the certificate, or less"
+        said = "the second accountant says no more than the certificate, within the precision of both"
         yield _bounded("certificate, again", planned, certified, said, names)
         for who in ADVERSARIES:
             claimed, steps = certificate.epsilon[who][chosen], run.plan.steps(against=who)
             if np.isfinite(claimed).any():
                 same = _same(steps, run.plan.steps())
                 seen = planned if same else second.epsilon(steps.of(chosen), run.population.delta[chosen])
-                yield _bounded(f"against {who}", seen, claimed, f"the same against {who}, or less", names)
+                yield _bounded(
+                    f"against {who}",
+                    seen,
+                    claimed,
+                    f"no more against {who}, within the precision of both",
+                    names,
+                )
     else:
         yield Finding("certificate, again", None, LOOSE)
         planned = fresh.spent[chosen]
     over = fresh.overspent
     if fresh.promises_nothing:
-        yield Finding("budgets, by the plan", False, "epsilon is infinite: nobody is protected")
+        yield Finding("budgets, by the plan", False, f"{statements.NOBODY.lower()}: epsilon is infinite")
     elif len(over):
         said = f"client {fresh.clients[over[0]]}: {fresh.spent[over[0]]:.6g} by the first accountant"
         yield Finding("budgets, by the plan", False, f"{said}, not {fresh.budget[over[0]]:.6g}")
@@ -304,9 +286,8 @@ def _of_budgets(
 
 
 def _bounded(what: str, again: Floats, limit: Floats, said: str, names: Sequence[str]) -> Finding:
-    """Whether one bound is no more than another for any of the clients, but for their precision."""
-    apart = limit * RELATIVE + np.minimum(ABSOLUTE, MOST * limit)
-    over = np.flatnonzero(~((again <= limit + apart) | np.isinf(limit)))
+    """Find whether `again` exceeds `limit` for any client by more than the precision of two upper bounds."""
+    over = np.flatnonzero(~((again <= limit + precision(limit)) | np.isinf(limit)))
     if not len(over):
         return Finding(what, True, said)
     with np.errstate(divide="ignore"):
@@ -314,12 +295,14 @@ def _bounded(what: str, again: Floats, limit: Floats, said: str, names: Sequence
     return Finding(what, False, f"client {names[worst]}: {again[worst]:.6g}, not {limit[worst]:.6g}")
 
 
-def _changed(db: sqlite3.Connection, run: Run) -> Floats:
-    """(N,) budgets with top-ups; who is not on record, which is a finding, has its own."""
-    first = dict(db.execute("SELECT name, epsilon FROM client").fetchall())
-    more = dict(db.execute("SELECT client, SUM(MAX(epsilon, 0)) FROM change GROUP BY client").fetchall())
+def _changed(ledger: LedgerReader, run: Run) -> Floats:
+    """(N,) budgets with top-ups; a client that is not on record, which is a finding, has its own."""
+    known = ledger.budgets()
+    more = dict.fromkeys(run.population.client, 0.0)
+    for change in ledger.changes():
+        more[change.client] = more.get(change.client, 0.0) + max(change.by, 0.0)
     own = zip(run.population.client, run.population.epsilon.tolist(), strict=True)
-    return np.array([first.get(name, epsilon) + more.get(name, 0.0) for name, epsilon in own])
+    return np.array([known.get(name, (epsilon,))[0] + more[name] for name, epsilon in own])
 
 
 def to_record(found: Verification) -> dict[str, Any]:

@@ -1,27 +1,28 @@
-"""What a run is made of, as its settings ask: data, who holds which of it, the plan, and training."""
+"""A run's dataset, partition, plan, clients and local training, built from its config."""
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from discretion import budgets
 from discretion.clients.training import LocalTraining, Schedule
-from discretion.config import Config
 from discretion.errors import ConfigError, DataError, InputError
 from discretion.methods import find, make_plan
-from discretion.plan import Plan
-from discretion.population import Population
-from discretion.streams import Purpose, stream
+from discretion.plan import budgets
+from discretion.plan.plan import Parameter, Plan
+from discretion.plan.population import Population
+from discretion.randomness.streams import Purpose, stream
+from discretion.runs.config import Config
 from discretion.tasks import datasets, partitions
 from discretion.tasks.datasets import Dataset
 from discretion.tasks.fetch import Report
 from discretion.tasks.partitions import Partition
 
 if TYPE_CHECKING:
-    from discretion.clients.local import LocalClients
+    from discretion.clients.local_clients import LocalClients
 
 GRID_BITS = 20  # of the smallest clip
 
@@ -34,9 +35,10 @@ def load_data(config: Config, report: Report | None = None) -> Dataset:
 def divide(
     config: Config, dataset: Dataset, population: Population | None = None
 ) -> tuple[Population, Partition]:
-    """Who takes part, and who holds which records; the same for every method under one seed.
+    """Return the population and the partition of the records among its clients.
 
-    `population` is that of a run that was made before; otherwise it comes from CSV or a budget mix.
+    Both depend on config and seed, not on the method. `population` is that of a run made before;
+    otherwise it comes from CSV or a budget mix.
     """
     data, wanted = config.data, config.population
     if population is None and wanted.csv:
@@ -82,8 +84,10 @@ def _by_size(config: Config, dataset: Dataset, declared: Population | None) -> P
 
 
 def _by_owner(dataset: Dataset, declared: Population | None, least: int) -> tuple[tuple[str, ...], Partition]:
-    """One client for each owner in the data that has so many records, in the order of the population if there
-    is one."""
+    """Make one client of each owner in the data with at least `least` records; return names and partition.
+
+    Clients are in the order of the declared population, if there is one.
+    """
     owner = dataset.owner
     least, count = max(1, least), np.bincount(np.zeros(0, np.int64) if owner is None else owner)
     names = tuple(dataset.owners[i] for i in np.flatnonzero(count >= least))
@@ -104,20 +108,23 @@ def _by_owner(dataset: Dataset, declared: Population | None, least: int) -> tupl
     )
 
 
-def plan_of(config: Config, population: Population) -> Plan:
-    """The plan of the configured method; shared settings that it does not take are left out."""
-    taken = find(config.plan.method).parameters
+def parameters_of(config: Config, taken: Collection[str]) -> dict[str, Parameter]:
+    """Return the parameters for a method: of the shared settings those that it takes, and its options."""
     shared = {"rounds": config.plan.rounds, "rate": config.plan.rate, "clip": config.plan.clip}
-    parameters = {name: value for name, value in shared.items() if name in taken}
+    return {name: value for name, value in shared.items() if name in taken} | config.plan.options
+
+
+def plan_of(config: Config, population: Population) -> Plan:
+    """Plan by the configured method; settings under [plan] that it does not take are left out."""
     part = replace(population, epsilon=population.epsilon * config.plan.share)
-    plan = make_plan(config.plan.method, part, {**parameters, **config.plan.options})
+    plan = make_plan(config.plan.method, part, parameters_of(config, find(config.plan.method).parameters))
     if config.clients.answers_seen and plan.noise_at == "secure_sum":
         plan = replace(plan, promise="clients")
     return replace(plan, randomness=config.train.randomness)
 
 
 def fitted(plan: Plan, config: Config, layers: tuple[int, ...]) -> Plan:
-    """The plan for a model with so many parameters in each layer, clipped and rounded as configured."""
+    """Return the plan with clipping and grid as configured, for a model whose layers have these sizes."""
     if config.plan.clipping == "per_layer":
         plan = replace(plan, clipping=replace(plan.clipping, layers=layers))
     if config.plan.integers:
@@ -135,7 +142,7 @@ def local_clients(config: Config, dataset: Dataset, partition: Partition) -> "Lo
         raise InputError("training needs PyTorch: pip install 'discretion[torch]'") from None
 
     from discretion.clients.devices import cores
-    from discretion.clients.local import LocalClients
+    from discretion.clients.local_clients import LocalClients
     from discretion.tasks import models
 
     how = config.train

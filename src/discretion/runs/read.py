@@ -1,76 +1,149 @@
-"""Reads run folders, as they are on disk, into plain data; writes nothing into them."""
+"""One run as its folder holds it, and the only reader of run folders; nothing is written."""
 
-import json
+import html
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from discretion import config as settings
-from discretion import journal, on_record
 from discretion.accounting import Certificate, Pld
-from discretion.accounting.certify import worst_of
-from discretion.config import Config
-from discretion.errors import InputError
+from discretion.accounting.certificate import worst_of
+from discretion.arrays import Floats, Ints
+from discretion.errors import InputError, PlanError
 from discretion.files import read_text
-from discretion.on_record import OnRecord
-from discretion.plan import Plan
-from discretion.population import Floats, Ints, Population
-from discretion.runs import RunFolder
-from discretion.treatment import Treatment, treatment
+from discretion.jsonfile import AnyRecord, Record, parse
+from discretion.ledger import snapshot
+from discretion.ledger.snapshot import OnRecord
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.plan.summary import Treatment, treatment
+from discretion.runs import config as settings
+from discretion.runs.config import Config
+from discretion.runs.folder import RunFolder
+from discretion.runs.history import UNREADABLE, History, read_answers, read_history
+
+if TYPE_CHECKING:
+    from discretion.runs.prepare import Task
 
 NUMBER = re.compile(r"\d[\d.,]*(?<![.,])")
 
 
-@dataclass(frozen=True)
-class About:
+class CrossCheckRecord(Record):
+    """What dp-accounting counted again when the certificate was issued."""
+
+    accountant: str
+    counted: int  # kinds of clients
+    kinds: int
+    difference: float  # largest share by which the two accountants differ
+
+
+class RunAbout(Record):
     """run.json"""
 
     id: str
     created: str
-    version: str
+    discretion: str  # the version that made the folder
+    python: str = ""
     data: str
     source: str
+    device: str = ""
     randomness: str
+    cross_check: CrossCheckRecord | None = None
+
+    @property
+    def version(self) -> str:
+        return self.discretion
 
 
-@dataclass(frozen=True)
-class History:
-    """history.jsonl, without who took part: that is on record nowhere."""
-
-    done: int  # rounds
-    lines: tuple[int, ...]  # the round of each line
-    rounds: Ints  # (E,) those with an evaluation
-    accuracy: Floats  # (E,)
-    loss: Floats  # (E,) infinite where training diverged
-
-
-@dataclass(frozen=True)
-class Timed:
+class Timed(Record):
     """profile.json: where the time of a run went."""
 
     rounds: int
     seconds: dict[str, float]  # by part
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
+    """One run: what was decided before training, read once, and what its folder says of the rounds so far.
+
+    History, ledger, refusals and times are read when they are first asked for, and kept;
+    `refreshed` gives a run that reads them anew.
+    """
+
     folder: Path
     config: Config
-    about: About
+    about: RunAbout
     population: Population
     plan: Plan
     certificate: Certificate
-    history: History
-    finished: bool
-    ledger: OnRecord | None  # None where there is no ledger yet, or none that can be read
-    refusals: dict[str, tuple[int, str]]  # by client: the first round that its guard refused, and why
-    profile: Timed | None
+    task: "Task | None" = None  # clients and model, where this process has built them
+
+    def __repr__(self) -> str:
+        state = "finished" if self.finished else f"{self.history.done} of {self.plan.rounds} rounds"
+        return f"<Run {self.name}: {self.plan.method}, {len(self.population)} clients, {state}>"
+
+    def _repr_html_(self) -> str:
+        accuracy = f"{self.history.accuracy[-1]:.1%}" if len(self.history.rounds) else "–"
+        rows = {
+            "run": self.name,
+            "method": self.plan.method,
+            "data": self.about.data,
+            "clients": f"{len(self.population):,}",
+            "rounds": f"{self.history.done} of {self.plan.rounds}",
+            "accuracy": accuracy,
+            "largest share of a budget": f"{float(self.certificate.share.max()):.1%}",
+        }
+        cells = "".join(
+            f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items()
+        )
+        return f"<table>{cells}</table>"
+
+    @property
+    def files(self) -> RunFolder:
+        return RunFolder(self.folder)
+
+    def refreshed(self) -> "Run":
+        """Return the same run, to be read as its folder is now."""
+        return replace(self)
+
+    @property
+    def finished(self) -> bool:
+        return self.files.model.exists()
+
+    @cached_property
+    def history(self) -> History:
+        try:
+            return read_history(self.files.history)
+        except (*UNREADABLE, UnicodeDecodeError) as problem:
+            raise InputError(f"cannot read {self.files.history}: {problem!r}") from None
+
+    @cached_property
+    def ledger(self) -> OnRecord | None:
+        """What the ledger has of this run; None where there is no ledger yet, or none that can be read."""
+        known = snapshot.nothing(len(self.population))
+        return snapshot.read_on(self.files.ledger(self.config), self.about.id, known)
+
+    @cached_property
+    def refusals(self) -> dict[str, tuple[int, str]]:
+        """By client: the first round that its guard refused, and why."""
+        found: dict[str, tuple[int, str]] = {}
+        try:
+            for heard in read_answers(self.files.answers):
+                for client, reason in heard.refused.items():
+                    found.setdefault(client, (heard.round, reason))
+        except (OSError, *UNREADABLE) as problem:
+            raise InputError(f"cannot read {self.files.answers}: {problem!r}") from None
+        return found
+
+    @cached_property
+    def profile(self) -> Timed | None:
+        """Where the time went; None where that is not on record, as of deployed runs."""
+        path = self.files.profile
+        return _parsed(path, Timed) if path.exists() else None
 
     @property
     def name(self) -> str:
@@ -83,19 +156,19 @@ class Run:
 
     @property
     def model(self) -> str:
-        """Its name, without the folders of the file that it is in."""
+        """The model's name, without the folders of the file that defines it."""
         return str(settings.unplaced(self.config.model.name))
 
     @property
     def secret(self) -> bool:
-        """Whether it must not be told who took part in which round, nor what tells of it, such as time."""
+        """Whether who took part in which round must stay secret, and all that tells it, such as timing."""
         return not (self.simulated or self.treatment.public)
 
     def why_refused(self, reasons: Iterable[str]) -> list[tuple[str, int]]:
-        """How many clients' guards gave each reason, the most frequent first.
+        """Count the clients whose guards gave each reason, the most frequent reason first.
 
         Guarantees:
-            Where coins are secret no number in a reason is told: it may be that of a round.
+            Where participation is secret, numbers in a reason are left out: one may name a round.
         """
         told = (NUMBER.sub("…", reason) if self.secret else reason for reason in reasons)
         return sorted(Counter(told).items(), key=lambda item: (-item[1], item[0]))
@@ -107,12 +180,12 @@ class Run:
 
     @cached_property
     def shown(self) -> dict[str, Any]:
-        """Those settings that may be shown to anybody."""
+        """The settings that may be shown to anybody, by dotted name."""
         return dict(_flat(self.config.public()))
 
     @cached_property
     def classes(self) -> tuple[tuple[str, ...], Ints]:
-        """Names of the budget classes, and (N,) each client's class."""
+        """Return the budget classes' names, and (N,) each client's class."""
         names, member = self.population.classes()
         plain = (name.replace("ε inf", "public data").replace("inf", "∞") for name in names)
         return tuple(plain), member
@@ -123,12 +196,12 @@ class Run:
 
     @cached_property
     def worst(self) -> Ints:
-        """(C,) in each budget class, the client that spends the largest share of its budget."""
+        """(C,) number of the client that spends the largest share of its budget, in each budget class."""
         return worst_of(self.classes[1], self.certificate.share)
 
     @cached_property
     def spent(self) -> Floats:
-        """(C,) by that client of each class: of the whole plan, or of the rounds on record so far."""
+        """(C,) epsilon spent by the `worst` client of each class: by the whole plan, or so far."""
         if self.finished:
             return self.certificate.spent[self.worst]
         rounds = self.ledger.reserved if self.ledger else self.history.done
@@ -144,32 +217,25 @@ class Run:
         return ""
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """The runs in these folders; a folder that is named twice counts once."""
-    if not folders:
-        raise InputError("there is nothing to report on: name at least one run folder")
-    distinct = {folder.resolve(): folder for folder in folders}
-    return [read_run(folder) for folder in distinct.values()]
+def read_runs(runs: Sequence[Run | str | os.PathLike[str]]) -> list[Run]:
+    """Read run folders; a folder that is named twice counts once, and a run that is read already is kept."""
+    if not runs:
+        raise InputError("no run given: name at least one run folder")
+    paths = {Path(run.folder if isinstance(run, Run) else run).resolve(): run for run in runs}
+    return [run if isinstance(run, Run) else read_run(run) for run in paths.values()]
 
 
-def read_run(path: Path) -> Run:
-    folder = RunFolder(path)
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """Read a run folder; nothing in it is written."""
+    folder = RunFolder(Path(path))
     folder.require()
-    config = settings.read(folder.config)
-    about, population = _about(folder), Population.from_csv(folder.population)
-    known = on_record.nothing(len(population))
     run = Run(
-        folder=path,
-        config=config,
-        about=about,
-        population=population,
+        folder=folder.path,
+        config=settings.read(folder.config),
+        about=_parsed(folder.about, RunAbout),
+        population=Population.from_csv(folder.population),
         plan=Plan.from_json(read_text(folder.plan)),
         certificate=Certificate.from_json(read_text(folder.certificate)),
-        history=_history(folder),
-        finished=folder.model.exists(),
-        ledger=on_record.read_on(folder.ledger(config), about.id, known),
-        refusals=_refusals(folder),
-        profile=_profile(folder),
     )
     if not (run.population.client == run.plan.clients == run.certificate.clients):
         raise InputError(
@@ -179,51 +245,11 @@ def read_run(path: Path) -> Run:
     return run
 
 
-def _about(folder: RunFolder) -> About:
+def _parsed(path: Path, kind: type[AnyRecord]) -> AnyRecord:
     try:
-        record = json.loads(read_text(folder.about))
-        fields = ("id", "created", "discretion", "data", "source", "randomness")
-        return About(*(str(record[name]) for name in fields))
-    except (json.JSONDecodeError, KeyError, TypeError) as problem:
-        raise InputError(f"{folder.about} is not of a run of Discretion: {problem!r}") from None
-
-
-def _history(folder: RunFolder) -> History:
-    try:
-        lines = journal.read(folder.history)
-        by_round = {int(line["round"]): line for line in lines}
-        evaluated = [line for line in by_round.values() if line.get("accuracy") is not None]
-        return History(
-            done=max(by_round, default=0),
-            lines=tuple(int(line["round"]) for line in lines),
-            rounds=np.array([int(line["round"]) for line in evaluated], dtype=np.int64),
-            accuracy=np.array([float(line["accuracy"]) for line in evaluated]),
-            loss=np.array([journal.loss_in(line) for line in evaluated]),
-        )
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as problem:
-        raise InputError(f"{folder.history} cannot be read: {problem!r}") from None
-
-
-def _refusals(folder: RunFolder) -> dict[str, tuple[int, str]]:
-    found: dict[str, tuple[int, str]] = {}
-    try:
-        for heard in journal.read(folder.answers):
-            for client, reason in heard["refused"].items():
-                found.setdefault(str(client), (int(heard["round"]), str(reason)))
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise InputError(f"{folder.answers} cannot be read: {problem!r}") from None
-    return found
-
-
-def _profile(folder: RunFolder) -> Timed | None:
-    if not folder.profile.exists():
-        return None
-    try:
-        record = json.loads(read_text(folder.profile))
-        seconds = {str(part): float(took) for part, took in record["seconds"].items()}
-        return Timed(int(record["rounds"]), seconds)
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise InputError(f"{folder.profile} cannot be read: {problem!r}") from None
+        return parse(read_text(path), kind, path.name)
+    except PlanError as problem:
+        raise InputError(f"cannot read {path}: {problem}") from None
 
 
 def _flat(section: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -1,23 +1,26 @@
-"""Plan the rest of a run anew, for clients that join, leave or change their budgets: with no look at data."""
+"""New plans for the remaining rounds of a run, when clients join, leave or change budgets."""
 
-import sqlite3
+import os
 import tempfile
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from discretion.config import Config, read
+from discretion.arrays import Floats, Ints
 from discretion.errors import BudgetError, InputError
-from discretion.ledger import Ledger
-from discretion.materials import fitted, load_data, plan_of
-from discretion.plan import Plan
-from discretion.population import Floats, Ints, Population
-from discretion.runs import RunFolder, alone, name_of, prepare, read_checkpoint, require_new, set_up
+from discretion.ledger.ledger import Ledger
+from discretion.ledger.store import copy_ledger
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.runs.build import fitted, load_data, plan_of
+from discretion.runs.config import Config
+from discretion.runs.folder import RunFolder, alone, read_checkpoint
+from discretion.runs.prepare import build_task, prepare
+from discretion.runs.read import Run, read_run
 from discretion.tasks.fetch import Report
 
-LEAST = 0.01  # epsilon; who has less left takes no further part
+LEAST = 0.01  # epsilon; a client with less left takes no further part
 TRIES = 20
 ENOUGH = 0.99  # of what each has left: a plan that uses as much of it is not made again
 MARGIN = 3e-3
@@ -25,7 +28,7 @@ MARGIN = 3e-3
 
 @dataclass(frozen=True)
 class Replanned:
-    """What became of the clients; by name, but for those of the new plan."""
+    """What became of the clients of a run that was planned anew."""
 
     rounds: int  # that are left
     joined: tuple[str, ...]
@@ -37,11 +40,16 @@ class Replanned:
     total: Floats  # (N,) epsilon when the new plan is done
 
 
-def replan(folder: RunFolder, people: Path, out: RunFolder, report: Report | None = None) -> Replanned:
-    """Close a run that stopped, and make a folder for its remaining rounds, with the clients of a CSV file.
+def replan(
+    path: str | os.PathLike[str],
+    people: str | Path,
+    out: str | os.PathLike[str],
+    report: Report | None = None,
+) -> Replanned:
+    """Close a run that stopped, and prepare its remaining rounds as a new run for the clients in a CSV file.
 
-    It is a run of its own, with a plan and a certificate of its own, that starts from the last model, on the
-    same ledger. Means of models, momentum and schedules begin anew.
+    The new run has a plan and a certificate of its own, starts from the last model, and uses the same
+    ledger. Means of models, momentum and schedules begin anew.
 
     Guarantees:
         The new plan follows from budgets, ledger, settings and the number of rounds done: from no model, no
@@ -50,29 +58,27 @@ def replan(folder: RunFolder, people: Path, out: RunFolder, report: Report | Non
         stay within its budget as it is now.
         Nothing is changed unless such a plan is found; done again after a crash, it changes no more.
     """
-    folder.require()
-    require_new(out)
+    RunFolder(Path(out)).require_new()
+    run = read_run(path)
+    config, name, folder = run.config, run.about.id, run.files
     with alone(folder):
-        config, name = read(folder.config), name_of(folder)
-        if folder.model.exists():
+        if run.finished:
             raise InputError(f"{folder.path} is finished: start a new run on its ledger")
         if read_checkpoint(folder) is None:
             raise InputError(f"no round of {folder.path} is done: start a new run instead")
-        old, wanted = Population.from_csv(folder.population), Population.from_csv(people)
-        ledger = folder.ledger(config)
+        wanted, ledger = Population.from_csv(people), folder.ledger(config)
         with tempfile.TemporaryDirectory() as scratch:
             trial = Path(scratch) / "ledger.sqlite"
-            with closing(sqlite3.connect(ledger)) as ours, closing(sqlite3.connect(trial)) as copy:
-                ours.backup(copy)
+            copy_ledger(ledger, trial)
             changed = _settle(trial, name, wanted)
             with Ledger(trial, wanted, config.rule) as opened:
                 spare = opened.budget * config.plan.share - opened.total()
-                rounds = _rounds(folder) - len(opened.states(name))
-            staying = _those(wanted, np.flatnonzero(spare >= LEAST))
-            _require_own_records(config, old, staying)
-            settings = _continued(config, folder, people, rounds)
+                rounds = run.plan.rounds - len(opened.states(name))
+            staying = _subset(wanted, np.flatnonzero(spare >= LEAST))
+            _require_own_records(config, run.population, staying)
+            settings = _continued(run, Path(people), rounds)
             dataset = load_data(settings, report)
-            layers = set_up(settings, dataset, staying).clients.layers
+            layers = build_task(settings, dataset, staying).clients.layers
             with Ledger(trial, staying, config.rule) as opened:
                 plan, before = _plan(settings, staying, layers, opened), opened.spent()
                 total = opened.total(plan)
@@ -80,8 +86,8 @@ def replan(folder: RunFolder, people: Path, out: RunFolder, report: Report | Non
         prepare(settings, out, dataset, staying, plan)
     return Replanned(
         rounds=rounds,
-        joined=tuple(c for c in staying.client if c not in old.client),
-        left=tuple(c for c in old.client if c not in wanted.client),
+        joined=tuple(c for c in staying.client if c not in run.population.client),
+        left=tuple(c for c in run.population.client if c not in wanted.client),
         exhausted=tuple(c for c in wanted.client if c not in staying.client),
         changed=changed,
         population=staying,
@@ -90,12 +96,8 @@ def replan(folder: RunFolder, people: Path, out: RunFolder, report: Report | Non
     )
 
 
-def _rounds(folder: RunFolder) -> int:
-    return Plan.from_json(folder.plan.read_text(encoding="utf-8")).rounds
-
-
 def _settle(path: Path, run: str, wanted: Population) -> tuple[str, ...]:
-    """Close the run, and enter budgets that are other than on record; whose they are."""
+    """Close the run and enter changed budgets in the ledger; return the clients whose budget changed."""
     changed = []
     with Ledger.existing(path) as ledger:
         ledger.finish(run)
@@ -107,7 +109,7 @@ def _settle(path: Path, run: str, wanted: Population) -> tuple[str, ...]:
     return tuple(changed)
 
 
-def _those(population: Population, numbers: Ints) -> Population:
+def _subset(population: Population, numbers: Ints) -> Population:
     if len(numbers) == 0:
         raise BudgetError("no client has anything left of its budget: top budgets up, or stop here")
     return replace(
@@ -121,7 +123,7 @@ def _those(population: Population, numbers: Ints) -> Population:
 
 
 def _require_own_records(config: Config, old: Population, new: Population) -> None:
-    """Where this process deals records out, other clients would be dealt other records under old names."""
+    """Refuse other clients where this process divides the records: old names would get other records."""
     same = old.client == new.client and bool((old.size == new.size).all())
     if config.clients.where == "here" and not same:
         raise InputError(
@@ -130,13 +132,15 @@ def _require_own_records(config: Config, old: Population, new: Population) -> No
         )
 
 
-def _continued(config: Config, folder: RunFolder, people: Path, rounds: int) -> Config:
+def _continued(run: Run, people: Path, rounds: int) -> Config:
+    """Return the run's settings for its remaining rounds, on the same ledger."""
     if rounds < 1:
-        raise InputError(f"no round of {folder.path} is left to plan")
+        raise InputError(f"no round of {run.folder} is left to plan")
+    config = run.config
     return config.model_copy(
         update={
-            "ledger": str(folder.ledger(config).absolute()),
-            "after": str(folder.path.absolute()),
+            "ledger": str(run.files.ledger(config).absolute()),
+            "after": str(run.folder.absolute()),
             "population": config.population.model_copy(update={"csv": str(people.absolute())}),
             "plan": config.plan.model_copy(update={"rounds": rounds}),
         }
@@ -144,7 +148,7 @@ def _continued(config: Config, folder: RunFolder, people: Path, rounds: int) -> 
 
 
 def _plan(config: Config, population: Population, layers: tuple[int, ...], ledger: Ledger) -> Plan:
-    """The configured method's, for what is left: made again until it fits, and uses what is left."""
+    """Plan by the configured method for what is left of budgets, again until the plan fits and uses it."""
     share, before = config.plan.share, ledger.total()
     spare = ledger.budget * share - before  # (N,) what is left
     limited, rest = np.isfinite(spare), spare  # costs do not just add up: what to plan for is more than that

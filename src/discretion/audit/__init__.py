@@ -1,0 +1,1 @@
+"""Verification of runs, signed receipts, and the sentences on what is promised."""

@@ -1,0 +1,144 @@
+"""A new run folder: planned, certified and written whole, or not at all."""
+
+import hashlib
+import json
+import os
+import platform
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from discretion.accounting import certify
+from discretion.accounting.cross_check import cross_check
+from discretion.errors import InputError
+from discretion.files import sync, write_safely
+from discretion.ledger.ledger import Ledger
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.runs.build import divide, fitted, load_data, local_clients, plan_of
+from discretion.runs.config import Config, make, read
+from discretion.runs.folder import RunFolder, read_checkpoint
+from discretion.runs.read import CrossCheckRecord, Run, RunAbout
+from discretion.tasks.datasets import Dataset
+from discretion.training.server_update import Vector
+
+if TYPE_CHECKING:
+    from discretion.clients.local_clients import LocalClients
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that decides what is released, besides the plan."""
+
+    population: Population
+    clients: "LocalClients"
+    name: str  # of the run: equal tasks under equal settings have equal names, and equal seeded noise
+
+
+def build_task(
+    config: Config, dataset: Dataset, population: Population | None = None, key: bytes = b""
+) -> Task:
+    """Build clients and the run's name; keyed by a secret of the run, the name tells nothing of the data."""
+    population, partition = divide(config, dataset, population)
+    clients = local_clients(config, dataset, partition)
+    said = config.identity() + str(clients.device) + population.to_csv()
+    content = hashlib.blake2b(said.encode(), key=key)
+    start = first_model(config, clients)
+    arrays = (partition.index, partition.start, dataset.train.inputs, dataset.train.labels, start)
+    for array in arrays:
+        content.update(np.ascontiguousarray(array).data)
+    return Task(population, clients, content.hexdigest()[:16])
+
+
+def first_model(config: Config, clients: "LocalClients") -> Vector:
+    """Return the model that training starts from: a new one, or the last of an earlier run."""
+    if not config.after:
+        return clients.initial()
+    state = read_checkpoint(RunFolder(Path(config.after)))
+    if state is None:
+        raise InputError(
+            f"no model in {config.after}, from which this run starts: finish a round of it first"
+        )
+    return state.model
+
+
+def prepare(
+    config: Config | Mapping[str, Any] | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    dataset: Dataset | None = None,
+    population: Population | None = None,
+    plan: Plan | None = None,
+) -> Run:
+    """Plan, certify and write a new run folder, all of it or nothing; return the run, ready to be executed.
+
+    The certificate is counted again by dp-accounting before anything is written (`cross_check`).
+
+    `config` is a Config, a nested dictionary of settings, or a config.toml. `population` and `plan` are
+    those that were made already, if they were.
+    """
+    folder = RunFolder(Path(out))
+    folder.require_new()
+    config = _config(config).anchored()
+    dataset = dataset or load_data(config)
+    key = b"" if config.train.randomness == "seeded" else secrets.token_bytes(32)
+    task = build_task(config, dataset, population, key)
+    plan = plan or fitted(plan_of(config, task.population), config, task.clients.layers)
+    certificate = certify(plan, task.population)
+    certificate.require(plan, config.train.accept_no_privacy)
+    checked = cross_check(plan, task.population, certificate)
+    if config.ledger:
+        with Ledger(config.ledger, task.population, config.rule) as ledger:
+            ledger.consider(plan, config.train.accept_no_privacy)
+    about = RunAbout(
+        id=task.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        discretion=version("discretion"),
+        python=platform.python_version(),
+        data=dataset.name,
+        source=dataset.source,
+        device=str(task.clients.device),
+        randomness=certificate.randomness,
+        cross_check=CrossCheckRecord(**vars(checked)),
+    )
+    run = Run(folder.path, config, about, task.population, plan, certificate, task)
+    _write(run, key)
+    return run
+
+
+def _config(given: Config | Mapping[str, Any] | str | os.PathLike[str]) -> Config:
+    if isinstance(given, Config):
+        return given
+    return make(dict(given)) if isinstance(given, Mapping) else read(Path(given))
+
+
+def _write(run: Run, key: bytes) -> None:
+    """Write the folder beside its place, then give it its name."""
+    path = run.folder
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    draft.chmod(0o755)
+    try:
+        half = RunFolder(draft)
+        write_safely(half.config, run.config.to_toml().encode())
+        write_safely(half.population, run.population.to_csv().encode())
+        write_safely(half.plan, run.plan.to_json().encode())
+        write_safely(half.certificate, run.certificate.to_json().encode())
+        if key:
+            write_safely(half.key, key)
+            half.key.chmod(0o600)
+        write_safely(half.about, (json.dumps(run.about.model_dump(), indent=1) + "\n").encode())
+        if path.exists():
+            path.rmdir()
+        draft.rename(path)
+        sync(path.parent)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
