@@ -1,1 +1,1 @@
-"""Experiments: several methods and seeds under one setting, each a run of its own, in one table."""
+"""Experiments: methods and seeds under one setting, each a run of its own, in one table."""

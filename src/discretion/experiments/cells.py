@@ -1,25 +1,23 @@
-"""A cell of an experiment: one row in one mode, one variation, one seed; and its result on disk."""
+"""Cells of an experiment (one row, mode, variation and seed), and their results on disk."""
 
 import hashlib
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import tomli_w
 
-from discretion import __version__, journal
-from discretion.accounting import Certificate
-from discretion.config import Config, make
 from discretion.errors import ConfigError
-from discretion.experiments.reading import Experiment, Row, Setting, Variation, has_modes, merged
+from discretion.experiments.settings import Experiment, Row, Setting, Variation, has_modes, merged
 from discretion.files import write_safely
+from discretion.jsonfile import Record, dump, parse
 from discretion.methods import find
-from discretion.plan import Accounting, Parameter
-from discretion.records import Record, dump, parse
-from discretion.runs import RunFolder
+from discretion.plan.plan import Accounting, Parameter
+from discretion.runs.config import Config, make
+from discretion.runs.read import read_run
 
 FORMAT = "discretion-cell/1"
 Chosen = Mapping[str, Mapping[str, Parameter]]  # by row and mode: settings that tuning found
@@ -37,10 +35,10 @@ class Cell:
 
     @property
     def digest(self) -> str:
-        """Of all that decides the result.
+        """SHA-256 of all settings that decide the result.
 
-        Settings that are as by default are left out, so that a new one undoes no result; when a default
-        changes, the experiment's version does.
+        Settings at their defaults are left out, so that a new setting invalidates no result; when a default
+        changes, the experiment's version must be raised.
         """
         decided = self.config.deciding().model_dump(exclude={"clients", "after"}, exclude_defaults=True)
         content = f"{FORMAT}\n{self.version}\n{tomli_w.dumps(decided)}"
@@ -48,7 +46,7 @@ class Cell:
 
 
 class Result(Record):
-    """What a cell came to; small enough to be kept for ever."""
+    """Result of a cell; small enough to be kept for good."""
 
     digest: str
     row: str
@@ -71,12 +69,12 @@ class Result(Record):
 
 
 def key(row: Row, accounting: Accounting) -> str:
-    """A row in one mode, as files and tuned values are named."""
+    """Return the name of a row in one mode, for files and tuned values."""
     return f"{row.name}-paper" if accounting == "paper" else row.name
 
 
 def cells(experiment: Experiment, chosen: Chosen, seeds: int, skip_untuned: bool = False) -> list[Cell]:
-    """Every cell, seed by seed, so that an interrupted experiment has whole seeds first."""
+    """Return every cell, seed by seed, so that an interrupted experiment has whole seeds first."""
     made = []
     for seed in range(seeds):
         for variation in experiment.variations:
@@ -128,7 +126,7 @@ def _setting(
 
 
 def nested(dotted: Mapping[str, Parameter]) -> Setting:
-    """{"plan.clip": 1} as {"plan": {"clip": 1}}"""
+    """Return {"plan.clip": 1} as {"plan": {"clip": 1}}."""
     out: Setting = {}
     for name, value in dotted.items():
         *sections, last = name.split(".")
@@ -140,15 +138,15 @@ def nested(dotted: Mapping[str, Parameter]) -> Setting:
 
 
 def slug(text: str) -> str:
-    """As a part of a file name."""
+    """Return text as a part of a file name."""
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
 
 
-def measure(cell: Cell, folder: RunFolder, seconds: float) -> Result:
-    """What a finished run says."""
-    history = [line for line in journal.read(folder.history) if "accuracy" in line]
-    certificate = Certificate.from_json(folder.certificate.read_text(encoding="utf-8"))
-    worst, loss = int(certificate.share.argmax()), history[-1]["loss"]
+def measure(cell: Cell, path: Path, seconds: float) -> Result:
+    """Return the result of a finished run."""
+    run = read_run(path)
+    certificate, history = run.certificate, run.history
+    worst = int(certificate.share.argmax())
     return Result(
         digest=cell.digest,
         row=cell.row.name,
@@ -156,18 +154,18 @@ def measure(cell: Cell, folder: RunFolder, seconds: float) -> Result:
         variation=cell.variation.name,
         seed=cell.seed,
         method=cell.row.method,
-        accuracy=history[-1]["accuracy"],
-        loss=loss if math.isfinite(loss) else math.inf,  # training diverged
+        accuracy=float(history.accuracy[-1]),
+        loss=float(history.loss[-1]),  # infinite where training diverged
         share=float(certificate.share[worst]),
         spent=float(certificate.spent[worst]),
         budget=float(certificate.budget[worst]),
         clients_over=len(certificate.overspent),
         accountant=certificate.accountant,
-        rounds=[line["round"] for line in history],
-        accuracies=[line["accuracy"] for line in history],
+        rounds=history.rounds.tolist(),
+        accuracies=history.accuracy.tolist(),
         seconds=round(seconds, 1),
         made=now(),
-        discretion=__version__,
+        discretion=version("discretion"),
     )
 
 
@@ -186,7 +184,7 @@ def write_result(out: Path, cell: Cell, result: Result) -> None:
 
 
 def read_result(out: Path, cell: Cell) -> Result | None:
-    """Of exactly this cell as it is defined now, or nothing."""
+    """Return the result of exactly this cell as it is defined now, or None."""
     path = result_path(out, cell)
     if not path.exists():
         return None
@@ -195,6 +193,6 @@ def read_result(out: Path, cell: Cell) -> Result | None:
 
 
 def finished(cells: Sequence[Cell], out: Path) -> dict[str, Result]:
-    """By name: the results that are there."""
+    """Return the results on disk by the cells' names."""
     found = {cell.name: read_result(out, cell) for cell in cells}
     return {name: result for name, result in found.items() if result is not None}

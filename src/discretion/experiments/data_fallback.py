@@ -1,16 +1,16 @@
-"""The data of an experiment: got before anything runs, or replaced by its fallback, and said so."""
+"""Data of an experiment: loaded before anything runs, or replaced by the [fallback] with a notice."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from discretion.config import make
 from discretion.errors import DataError
-from discretion.experiments.reading import Experiment, merged
-from discretion.materials import load_data
+from discretion.experiments.settings import Experiment, merged
+from discretion.runs.build import load_data
+from discretion.runs.config import make
 
 
 def with_data(experiment: Experiment, say: Callable[[str], None]) -> Experiment:
-    """The experiment, or its [fallback] where a data set cannot be had; without one, the reason is raised."""
+    """Return the experiment, or its [fallback] where a data set cannot be had; raise where there is none."""
     wanted = {}
     for variation in experiment.variations:
         setting = merged(merged(experiment.setting, variation.setting), experiment.last or {})

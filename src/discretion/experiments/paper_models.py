@@ -1,4 +1,4 @@
-"""Models that a paper describes and nobody else uses; settings name them as package.module:factory."""
+"""Models of single papers; settings name them as package.module:factory."""
 
 from torch import Tensor, nn
 
@@ -8,7 +8,7 @@ from discretion.tasks.datasets import Dataset
 def selection_cnn(dataset: Dataset) -> nn.Module:
     """Xu, Zhang and Huang 2025, VI-C: convolutions of 16 and 32 channels, each pooled, then 512 and 32 units.
 
-    The size of the kernels is not printed: 5x5, padded.
+    The paper does not give the kernel size; 5x5, padded, is assumed.
     """
     channels, height, width = dataset.train.inputs.shape[1:]
     return nn.Sequential(
@@ -43,5 +43,5 @@ class NextCharacter(nn.Module):
 
 
 def lstm_small(dataset: Dataset) -> nn.Module:
-    """The built-in lstm in small: a round of 71 clients takes seconds."""
+    """Return a small version of the built-in lstm, with which a round of 71 clients takes seconds."""
     return NextCharacter(dataset.classes)

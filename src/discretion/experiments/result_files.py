@@ -1,16 +1,19 @@
-"""The files of an experiment: cells.csv, table.json, table.md and a figure for each variation, all dated."""
+"""Result files of an experiment: cells.csv, table.json, table.md and a figure for each variation."""
 
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from discretion import __version__
+import numpy as np
+
 from discretion.experiments.cells import Cell, Result, now, slug
-from discretion.experiments.drawing import Curve, draw
-from discretion.experiments.reading import Experiment
-from discretion.experiments.tables import HEADINGS, Line, cells_csv, columns, lines, parts, records
+from discretion.experiments.settings import Experiment
+from discretion.experiments.table_lines import HEADINGS, TableLine, cells_csv, columns, lines, parts, records
 from discretion.files import write_safely
-from discretion.records import dump
+from discretion.jsonfile import dump
+from discretion.report import picture
+from discretion.report.chart import Chart
 
 EXPLAINED = (
     "Accuracy in per cent on the test records after the last round, mean ± standard deviation over seeds. "
@@ -27,7 +30,7 @@ FOOTING = (
 
 
 def statements(experiment: Experiment) -> list[str]:
-    """What must be known with the figures: how rows were made equal, how tuned, and what differs."""
+    """Return sentences to read with the figures: what rows share, and how they were tuned."""
     said = [FOOTING]
     if experiment.tuning:
         grid = "; ".join(
@@ -51,7 +54,7 @@ def write(
     out: Path,
     command: str,
 ) -> None:
-    """Write all files from the results there are; `command` is the last one that added to them."""
+    """Write all files from the results on disk; `command` is the last one that added results."""
     table = [line for line in lines(cells, results) if line.paper or line.tight]
     about: dict[str, Any] = {
         "experiment": experiment.name,
@@ -59,7 +62,7 @@ def write(
         "paper": experiment.about.paper,
         "made": now(),
         "command": command,
-        "discretion": __version__,
+        "discretion": version("discretion"),
         "cells": len(cells),
         "finished": len(results),
         "differences": list(experiment.about.differences),
@@ -76,7 +79,7 @@ def write(
 
 
 def _figures(cells: Sequence[Cell], results: Mapping[str, Result]) -> dict[str, str]:
-    """Accuracy over rounds by row, a drawing for each variation with more than one row."""
+    """Return accuracy over rounds by row, as SVG, for each variation with more than one row."""
     drawings = {}
     for variation in dict.fromkeys(cell.variation.name for cell in cells):
         mine = [cell for cell in cells if cell.variation.name == variation and cell.name in results]
@@ -84,15 +87,24 @@ def _figures(cells: Sequence[Cell], results: Mapping[str, Result]) -> dict[str, 
         for cell in mine:
             label = cell.row.label + (", paper mode" if cell.accounting == "paper" else "")
             together.setdefault(label, []).append(results[cell.name])
-        curves = [Curve.over_seeds(label, found) for label, found in together.items()]
-        if len(curves) > 1:
+        if len(together) > 1:
             name = f"accuracy-{slug(variation)}.svg" if variation else "accuracy.svg"
-            drawings[name] = draw(variation, curves)
+            drawings[name] = picture.draw(variation, {"": accuracy(together)})
     return drawings
 
 
+def accuracy(together: Mapping[str, Sequence[Result]]) -> Chart:
+    """Return a line for each row, by its label: the mean over seeds, in a band of one standard deviation."""
+    curves: dict[str, picture.Curve] = {}
+    for label, results in together.items():
+        values = np.array([result.accuracies for result in results])  # (seeds, E)
+        std = values.std(axis=0, ddof=1).tolist() if len(results) > 1 else []
+        curves[label] = results[0].rounds, values.mean(axis=0).tolist(), std
+    return picture.shares_over_rounds("Accuracy", curves)
+
+
 def _markdown(
-    experiment: Experiment, about: Mapping[str, Any], table: Sequence[Line], figures: Sequence[str]
+    experiment: Experiment, about: Mapping[str, Any], table: Sequence[TableLine], figures: Sequence[str]
 ) -> str:
     blocks = [
         f"# {about['title']}",

@@ -1,4 +1,4 @@
-"""Runs the cells of an experiment, each in a process of its own; what is finished is never done again."""
+"""Running the cells of an experiment, each in its own process; finished cells are not run again."""
 
 import json
 import shutil
@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from discretion import journal
 from discretion.accounting import Certificate
-from discretion.accounting.certify import Spending
+from discretion.accounting.certificate import Spending
 from discretion.errors import ConfigError
 from discretion.experiments.cells import Cell, Result, measure, read_result, write_result
 from discretion.experiments.worker import start
-from discretion.runs import RunFolder
+from discretion.runs.folder import RunFolder
+from discretion.runs.history import read_history
 
 POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class Running:
-    """One cell, as its files show it."""
+    """Progress of one cell, read from its files."""
 
     name: str
     rounds: int  # done
@@ -44,7 +44,7 @@ def run(
     keep_runs: bool,
     on_progress: Callable[[Sequence[Running]], None],
 ) -> Outcome:
-    """Do every cell that has no result yet, `jobs` at a time.
+    """Run every cell that has no result yet, `jobs` at a time.
 
     Guarantees: a result on disk whose digest fits its cell is used, and the cell not run; a cell that fails
     stops no other; an interrupt ends the running processes, and their cells go on from the round they
@@ -61,11 +61,11 @@ def run(
         else:
             outcome.results[cell.name] = found
             shown[cell.name] = _finished(cell, found)
-    running: list[_Process] = []
+    running: list[_CellProcess] = []
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                running.append(_Process(waiting.pop(0), out))
+                running.append(_CellProcess(waiting.pop(0), out))
             for process in list(running):
                 shown[process.cell.name] = process.look()
                 if process.ended:
@@ -90,7 +90,7 @@ def _finished(cell: Cell, result: Result) -> Running:
 
 
 def _refuse_other_run(cell: Cell, out: Path, keep_runs: bool) -> None:
-    """A folder with other settings is in the way: a run that is to be kept is never thrown away."""
+    """Remove a run folder made with other settings; raise instead where runs are kept."""
     folder = RunFolder(out / cell.name)
     if not folder.about.exists():
         return
@@ -100,8 +100,8 @@ def _refuse_other_run(cell: Cell, out: Path, keep_runs: bool) -> None:
         shutil.rmtree(folder.path)
 
 
-class _Process:
-    """A cell that is being run."""
+class _CellProcess:
+    """The process that runs a cell."""
 
     def __init__(self, cell: Cell, out: Path) -> None:
         self.cell, self.folder = cell, RunFolder(out / cell.name)
@@ -124,15 +124,13 @@ class _Process:
         if self.spending is None:
             text = self.folder.certificate.read_text(encoding="utf-8")
             self.spending = Certificate.from_json(text).spending
-        history = journal.read(self.folder.history)
-        accuracies = [line["accuracy"] for line in history if "accuracy" in line]
-        accuracy = accuracies[-1] if accuracies else None
-        spent = self.spending.share(len(history))
-        return Running(self.cell.name, len(history), total, accuracy, spent, True)
+        history = read_history(self.folder.history)
+        accuracy = history.evaluated[-1].accuracy if history.evaluated else None
+        return Running(self.cell.name, history.done, total, accuracy, self.spending.share(history.done), True)
 
     @property
     def reason(self) -> str:
-        """Of a failure: what the process said last, which is JSON if it was on purpose."""
+        """Reason of a failure: the last line of the log, which is JSON where the error was expected."""
         said = self.errors.read_text(encoding="utf-8", errors="replace").strip()
         last = said.splitlines()[-1] if said else f"ended with code {self.process.exitcode}"
         try:
@@ -145,13 +143,13 @@ class _Process:
         self.process.join()
 
 
-def _collect(process: _Process, out: Path, keep_runs: bool, outcome: Outcome) -> Running:
-    """The result of a process that ended, or why there is none; the log of a failure stays."""
+def _collect(process: _CellProcess, out: Path, keep_runs: bool, outcome: Outcome) -> Running:
+    """Record the result of a process that ended, or the reason why there is none; keep a failure's log."""
     cell = process.cell
     if process.process.exitcode != 0:
         outcome.failures[cell.name] = process.reason
         return Running(cell.name, 0, cell.config.plan.rounds, None, None, True, True)
-    result = measure(cell, process.folder, time.monotonic() - process.begin)
+    result = measure(cell, process.folder.path, time.monotonic() - process.begin)
     write_result(out, cell, result)
     outcome.results[cell.name] = result
     process.settings.unlink()

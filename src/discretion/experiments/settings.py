@@ -1,4 +1,4 @@
-"""An experiment as its TOML file says it: one setting, rows of methods, variations, seeds, differences."""
+"""Experiment files (TOML): one setting, rows of methods, variations, seeds and differences from a paper."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import Field
 
-from discretion.config import Section, read_toml, validated
 from discretion.errors import ConfigError, nearest
 from discretion.methods import find
-from discretion.plan import Accounting, Parameter
+from discretion.plan.plan import Accounting, Parameter
+from discretion.runs.config import ConfigSection, read_toml, validated
 
 Setting = dict[str, Any]  # what config.toml holds, or a part of it
 SECTIONS = ("population", "data", "model", "plan", "train")
@@ -27,21 +27,21 @@ QUICK: Setting = {
 }
 
 
-class About(Section):
+class ExperimentAbout(ConfigSection):
     title: str
-    paper: str = Field("", description="who published the figures")
+    paper: str = Field("", description="where the figures were published")
     seeds: int = Field(3, ge=1)
-    minutes: float = Field(0.0, ge=0, description="for all of it, on two cores; 0: not known")
+    minutes: float = Field(0.0, ge=0, description="of the whole experiment, on two cores; 0: unknown")
     version: int = Field(1, ge=1, description="raised when code changes what a cell's settings give")
-    keep_runs: bool = Field(False, description="run folders stay, with a report on them")
-    differences: tuple[str, ...] = Field((), description="where it differs from the paper")
+    keep_runs: bool = Field(False, description="keep run folders, and write a report on them")
+    differences: tuple[str, ...] = Field((), description="differences from the paper")
 
 
 Published = float | tuple[float, float]  # accuracy in per cent, perhaps with its standard deviation
 
 
-class Row(Section):
-    """A method as a line of the table. It sets nothing that others do not share, but its own options."""
+class Row(ConfigSection):
+    """A method as a line of the table. Rows share all settings but the options of their methods."""
 
     method: str
     name: str = ""
@@ -51,19 +51,19 @@ class Row(Section):
     published: dict[str, Published] = Field(default_factory=dict, description="by variation")
 
 
-class Variation(Section):
+class Variation(ConfigSection):
     """A change of the setting for all rows, or for some."""
 
     name: str = ""
-    table: str = Field("", description="of the paper, whose figures it is about")
-    rows: tuple[str, ...] = Field((), description="which take part; none named: all")
-    tuned: bool = Field(False, description="each row with the values that tuning chose for it")
-    accounting: tuple[Accounting, ...] = Field((), description="modes; none: those of each row")
+    table: str = Field("", description="table of the paper that it reproduces")
+    rows: tuple[str, ...] = Field((), description="names of rows; empty: all")
+    tuned: bool = Field(False, description="use the values that tuning chose for each row")
+    accounting: tuple[Accounting, ...] = Field((), description="modes; empty: those of each row")
     setting: Setting = Field(default_factory=dict)
 
 
-class Tuning(Section):
-    """The same grid for every row, tried on public data that stand in for the private ones."""
+class Tuning(ConfigSection):
+    """The same grid for every row, tried on public data in place of the private data."""
 
     stand_in: Setting
     seeds: int = Field(1, ge=1)
@@ -73,12 +73,12 @@ class Tuning(Section):
     )
 
 
-class Document(Section):
-    experiment: About
+class Document(ConfigSection):
+    experiment: ExperimentAbout
     row: tuple[Row, ...] = Field(min_length=1)
     variation: tuple[Variation, ...] = (Variation(),)
     tuning: Tuning | None = None
-    fallback: Setting | None = Field(None, description="a title and settings, where data cannot be had")
+    fallback: Setting | None = Field(None, description="title and settings used where data cannot be had")
     quick: Setting = Field(default_factory=dict)
     population: Setting = Field(default_factory=dict)
     data: Setting = Field(default_factory=dict)
@@ -90,7 +90,7 @@ class Document(Section):
 @dataclass(frozen=True)
 class Experiment:
     name: str
-    about: About
+    about: ExperimentAbout
     rows: tuple[Row, ...]
     variations: tuple[Variation, ...]
     setting: Setting  # of every cell, unless a variation changes it
@@ -100,7 +100,7 @@ class Experiment:
     overrides: tuple[str, ...] = ()
 
     def only(self, rows: Sequence[str], variations: Sequence[str]) -> "Experiment":
-        """With the rows and variations of these names; none named: all."""
+        """Return the experiment with these rows and variations only; all where none is named."""
         for name in rows:
             _known(name, [row.name for row in self.rows], f"{self.name}: row")
         for name in variations:
@@ -112,7 +112,7 @@ class Experiment:
         )
 
     def rows_of(self, variation: Variation) -> list[Row]:
-        """Those that the variation has, each in its modes."""
+        """Return the rows of a variation, each in its modes."""
         found = [row for row in self.rows if not variation.rows or row.name in variation.rows]
         if not variation.accounting:
             return found
@@ -121,25 +121,27 @@ class Experiment:
 
 
 def shipped() -> list[str]:
-    """The names of the experiments inside the package."""
+    """Return the names of the experiments inside the package."""
     files = resources.files(__package__).iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
 def read(name: str, overrides: Sequence[str] = (), quick: bool = False) -> Experiment:
-    """An experiment by its name, or from a TOML file of the user's own; checked before anything runs."""
+    """Return an experiment by its name, or from a user's TOML file, with every name in it checked."""
     path = Path(name)
     if path.suffix != ".toml":
         if name not in shipped():
             raise ConfigError(
-                f"there is no experiment {name!r}.{nearest(name, shipped())} Known: {', '.join(shipped())}, "
-                "and your own as a path that ends in .toml"
+                f"no experiment {name!r}.{nearest(name, shipped())} Expected {', '.join(shipped())}, or "
+                "the path of a file that ends in .toml"
             )
         path = Path(str(resources.files(__package__).joinpath(f"{name}.toml")))
     made = _checked(validated(Document, read_toml(path), _known_keys(), str(path)), path)
     for override in overrides:
         if override.partition("=")[0].strip() in OWN:
-            raise ConfigError(f"-c {override}: an experiment has rows and seeds of its own")
+            raise ConfigError(
+                f"-c {override}: an experiment has rows and seeds of its own; use --only, --seeds"
+            )
     if quick:
         made = replace(
             made,
@@ -153,7 +155,7 @@ def read(name: str, overrides: Sequence[str] = (), quick: bool = False) -> Exper
 
 
 def _checked(document: Document, path: Path) -> Experiment:
-    """With names where the file leaves them out, and every name that is used known."""
+    """Return the experiment with default names filled in; raise where a name is unknown or repeated."""
     rows = tuple(
         row.model_copy(update={"name": row.name or row.method, "label": row.label or find(row.method).title})
         for row in document.row
@@ -187,12 +189,12 @@ def _checked(document: Document, path: Path) -> Experiment:
 
 
 def has_modes(row: Row) -> bool:
-    """Whether tight and paper mode differ; they do not where there is no noise to account for."""
+    """Return whether tight and paper mode differ; they do not for methods without noise."""
     return "accounting" in find(row.method).parameters
 
 
 def merged(first: Setting, second: Setting) -> Setting:
-    """Both, section by section; the second wins."""
+    """Return both settings, merged section by section; the second wins."""
     out = dict(first)
     for key, value in second.items():
         both = isinstance(value, dict) and isinstance(out.get(key), dict)
@@ -203,7 +205,7 @@ def merged(first: Setting, second: Setting) -> Setting:
 def _known(name: str, known: Sequence[str], what: str) -> None:
     if name not in known:
         raise ConfigError(
-            f"{what} {name!r} is not there.{nearest(name, known)} There are: {', '.join(known)}"
+            f"{what} {name!r} is not there.{nearest(name, known)} Expected one of {', '.join(known)}"
         )
 
 
@@ -214,8 +216,8 @@ def _unique(names: Sequence[str], what: str) -> None:
 
 
 def _known_keys() -> list[str]:
-    inner: dict[str, type[Section]] = {
-        "experiment": About,
+    inner: dict[str, type[ConfigSection]] = {
+        "experiment": ExperimentAbout,
         "row": Row,
         "variation": Variation,
         "tuning": Tuning,

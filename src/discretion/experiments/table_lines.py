@@ -1,4 +1,4 @@
-"""What an experiment came to: a line for each row and variation, published beside ours in both modes."""
+"""Result table of an experiment: published accuracy beside ours, in paper and tight mode."""
 
 import csv
 import io
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from discretion.experiments.cells import Cell, Result
-from discretion.experiments.reading import Published, has_modes
+from discretion.experiments.settings import Published, has_modes
 
 
 @dataclass(frozen=True)
 class Figures:
-    """One row in one mode, over its seeds; accuracies in per cent."""
+    """Accuracy and cost of one row in one mode, over its seeds; accuracies in per cent."""
 
     seeds: int
     mean: float
@@ -31,7 +31,7 @@ class Figures:
 
     @property
     def cost(self) -> str:
-        """Share of the budget and, where it is passed, what is spent of what; never rounded down."""
+        """Share of the budget, rounded up, with epsilon spent of the budget where it is passed."""
         if math.isinf(self.share):
             return "∞"
         share = f"{math.ceil(self.share * 1e3 - 1e-6) / 1e3:.3f}"
@@ -45,7 +45,7 @@ def _up(value: float) -> str:
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     table: str
     variation: str
     row: str
@@ -69,9 +69,9 @@ class Line:
         return sum(known) / len(known) if known else None
 
 
-def lines(cells: Sequence[Cell], results: Mapping[str, Result]) -> list[Line]:
-    """In the order of the file; a line for what has no result yet, too."""
-    made: dict[tuple[str, str], Line] = {}
+def lines(cells: Sequence[Cell], results: Mapping[str, Result]) -> list[TableLine]:
+    """Return a line for each row and variation, in the order of the file, with or without results."""
+    made: dict[tuple[str, str], TableLine] = {}
     for cell in cells:
         where = cell.variation.name, cell.row.name
         if where in made:
@@ -85,7 +85,7 @@ def lines(cells: Sequence[Cell], results: Mapping[str, Result]) -> list[Line]:
             paper = tight
         published = cell.row.published.get(cell.variation.name)
         heading = cell.variation.table
-        made[where] = Line(heading, *where, cell.row.label, published, paper, tight)
+        made[where] = TableLine(heading, *where, cell.row.label, published, paper, tight)
     return list(made.values())
 
 
@@ -115,8 +115,8 @@ HEADINGS = (
 )
 
 
-def columns(line: Line) -> tuple[str, ...]:
-    """What stands under the headings."""
+def columns(line: TableLine) -> tuple[str, ...]:
+    """Return the cells under HEADINGS."""
     paper, tight, seconds = line.paper, line.tight, line.seconds
     return (
         line.said,
@@ -128,20 +128,20 @@ def columns(line: Line) -> tuple[str, ...]:
     )
 
 
-def parts(table: Sequence[Line]) -> dict[str, list[Line]]:
-    """Lines by the published table that they are about, in order."""
-    made: dict[str, list[Line]] = {}
+def parts(table: Sequence[TableLine]) -> dict[str, list[TableLine]]:
+    """Return lines by the published table that they reproduce, in order."""
+    made: dict[str, list[TableLine]] = {}
     for line in table:
         made.setdefault(line.table, []).append(line)
     return made
 
 
-def records(table: Sequence[Line]) -> list[dict[str, Any]]:
+def records(table: Sequence[TableLine]) -> list[dict[str, Any]]:
     return [asdict(line) for line in table]
 
 
 def cells_csv(cells: Sequence[Cell], results: Mapping[str, Result]) -> str:
-    """A line for each cell that has a result."""
+    """Return CSV with a line for each cell that has a result."""
     text = io.StringIO()
     long = {"rounds", "accuracies"}
     names = ["cell", *(name for name in Result.model_fields if name not in long)]

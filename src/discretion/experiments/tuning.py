@@ -1,4 +1,4 @@
-"""Hyper-parameters by one grid for every row, on public data that stand in for the private ones."""
+"""Hyper-parameter tuning by one grid for every row, on public data in place of the private data."""
 
 import itertools
 import json
@@ -11,24 +11,24 @@ import numpy as np
 
 from discretion.errors import ConfigError, DiscretionError
 from discretion.experiments.cells import Cell, Chosen, cells, key, nested, now
-from discretion.experiments.reading import Experiment, Tuning, Variation, merged
-from discretion.experiments.running import Running, run
+from discretion.experiments.run_cells import Running, run
+from discretion.experiments.settings import Experiment, Tuning, Variation, merged
 from discretion.files import write_safely
+from discretion.jsonfile import dump
 from discretion.methods import find
-from discretion.plan import Parameter
-from discretion.records import dump
+from discretion.plan.plan import Parameter
 
 Point = dict[str, Parameter]  # of the grid
 
 
 def chosen(experiment: Experiment, out: Path) -> Chosen:
-    """Values by row: those of the last --tune in this folder, else those in the experiment's file."""
+    """Return tuned values by row: of the last --tune in this folder, else of the experiment's file."""
     path = out / "tuned.json"
     if path.exists():
         try:
             found: Chosen = json.loads(path.read_text(encoding="utf-8"))["chosen"]
         except (ValueError, KeyError):
-            raise ConfigError(f"{path} cannot be read: remove it, or run --tune again") from None
+            raise ConfigError(f"{path} is not a record of tuning: remove it, or run --tune again") from None
         return found
     return experiment.tuning.chosen if experiment.tuning else {}
 
@@ -40,9 +40,9 @@ def tune(
     command: str,
     on_progress: Callable[[Sequence[Running]], None],
 ) -> dict[str, Point]:
-    """Try the grid on the stand-in for every row of a tuned variation; write tuned.json."""
+    """Try the grid on the stand-in for every row of a tuned variation; write tuned.json, return the best."""
     if experiment.tuning is None:
-        raise ConfigError(f"{experiment.name} has no [tuning]: there is nothing to choose")
+        raise ConfigError(f"{experiment.name} has no [tuning] section, which --tune needs")
     todo = trials(experiment, experiment.tuning)
     outcome = run([cell for cell, _ in todo], out / "tuning", jobs, False, on_progress)
     if outcome.failures:
@@ -69,8 +69,10 @@ def tune(
 
 
 def trials(experiment: Experiment, tuning: Tuning) -> list[tuple[Cell, Point]]:
-    """Every row in each mode with every point of the grid, row by row; settings that a method does not
-    take are not varied."""
+    """Return every row in each mode with every point of the grid, row by row.
+
+    Settings that a method does not take are not varied.
+    """
     tuned = [row for one in experiment.variations if one.tuned for row in experiment.rows_of(one)]
     wanted = {(row.name, accounting) for row in tuned for accounting in row.accounting}
     made = []

@@ -1,4 +1,4 @@
-"""One cell in a process of its own, forked from a server that has everything imported already."""
+"""Worker process of one cell, forked from a server that has imported everything."""
 
 import json
 import multiprocessing
@@ -7,17 +7,18 @@ import sys
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from discretion import config
 from discretion.errors import DiscretionError
-from discretion.materials import load_data
-from discretion.runs import Progress, RunFolder, execute, prepare
+from discretion.runs.execute import Progress, execute
+from discretion.runs.folder import RunFolder
+from discretion.runs.prepare import prepare
+from discretion.runs.read import read_run
 
-# imported by the server, where there is a torch, and not by whoever starts it
-PRELOADED = [__name__, "discretion.clients.local"]
+# imported by the fork server (where torch is installed), not by the process that starts it
+PRELOADED = [__name__, "discretion.clients.local_clients"]
 
 
 def start(settings: Path, folder: Path, log: Path) -> ForkServerProcess:
-    """Run these settings in that folder, or go on with it; what is said goes to the log."""
+    """Start a process that runs these settings in the folder, or resumes it; its output goes to the log."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     process = context.Process(target=_work, args=(settings.absolute(), folder.absolute(), log.absolute()))
@@ -30,18 +31,15 @@ def _work(settings: Path, path: Path, log: Path) -> None:
     os.dup2(said, 1)
     os.dup2(said, 2)
     try:
-        folder, task = RunFolder(path), None
-        if not folder.about.exists():
-            wanted = config.read(settings)
-            task = prepare(wanted, folder, load_data(wanted))
-        execute(folder, task, _go_on)
+        begun = RunFolder(path).about.exists()
+        execute(read_run(path) if begun else prepare(settings, path), _go_on)
     except (DiscretionError, OSError) as problem:
         print(json.dumps({"error": str(problem)}), file=sys.stderr)
         sys.exit(1)
 
 
 def _go_on(_: Progress) -> None:
-    """After each round: nobody waits for the result any more if the experiment was killed."""
+    """After each round, end this process if the experiment was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():
         sys.exit(1)

@@ -1,17 +1,15 @@
-"""What of a run may go to other tools: public facts of its plan and certificate, and its history."""
+"""Public facts of a run that other tools may get: from its plan, certificate and history."""
 
-import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from discretion import journal
-from discretion.accounting.certify import share_of
-from discretion.report import statements, wording
-from discretion.report.reading import Run
+from discretion.accounting.certificate import share_of
+from discretion.audit import statements
+from discretion.runs.history import RoundRecord
+from discretion.runs.read import Run
 
 Value = str | int | float
 
@@ -20,20 +18,21 @@ DAY = 86400.0  # seconds
 
 @dataclass(frozen=True)
 class Facts:
-    """Of one run; `values` by names that every tool takes."""
+    """Public facts of one run; the names in `values` are valid in every tool."""
 
     name: str
     id: str
     values: Mapping[str, Value]
-    secret: bool = False  # whether it must not be told when a round was done: time tells who took part
+    secret: bool = False  # whether times of rounds are hidden, because they reveal who took part
     began: float = DAY  # seconds since 1970
 
     def moment(self, round_: int) -> float:
-        """When a round is said to be done, in seconds since 1970: now, or a second after the one before."""
+        """Return a round's time stamp in seconds since 1970: now, or `began` plus a second for each round."""
         return self.began + round_ if self.secret else time.time()
 
 
 def facts_of(run: Run) -> Facts:
+    """Collect the public facts of a run."""
     certificate, plan = run.certificate, run.plan
     names, member = run.classes
     values: dict[str, Value] = {
@@ -56,12 +55,12 @@ def facts_of(run: Run) -> Facts:
         "plan": certificate.plan,
         "population": certificate.population,
         "protection": run.broken or statements.protection(certificate),
-        "accuracy on": wording.tested([run]),
+        "accuracy on": statements.tested([run]),
     }
     for k, name in enumerate(names):
-        values[f"clients of {plain(name)}"] = int((member == k).sum())
+        values[f"clients of {ascii_name(name)}"] = int((member == k).sum())
     for name, budget in zip(certificate.spending.classes, certificate.spending.budget, strict=True):
-        values[f"budget of {plain(name)}"] = float(budget)
+        values[f"budget of {ascii_name(name)}"] = float(budget)
     return Facts(run.name, run.about.id, values, run.secret, _began(run))
 
 
@@ -72,29 +71,25 @@ def _began(run: Run) -> float:
         return DAY
 
 
-def rounds_of(lines: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line in lines:
-        record = json.loads(line)
-        yield int(record["round"]), record
+def values_at(run: Run, record: RoundRecord) -> dict[str, float]:
+    """Return what is known after a round: accuracy and loss if evaluated, and spending by budget class.
 
-
-def values_at(run: Run, number: int, record: Mapping[str, Any]) -> dict[str, float]:
-    """What is known after a round: accuracy and loss where it was evaluated, and what each budget class has
-    spent, at the rounds for which the certificate says so."""
+    Spending is known for the rounds that the certificate's curve has.
+    """
     found: dict[str, float] = {}
-    if record.get("accuracy") is not None:
-        found |= {"accuracy": float(record["accuracy"]), "loss": journal.loss_in(record)}
+    if record.accuracy is not None:
+        found |= {"accuracy": record.accuracy, "loss": record.loss}
     curve = run.certificate.spending
-    if number in curve.rounds and not run.broken:
-        spent = curve.epsilon[:, curve.rounds.index(number)]
+    if record.round in curve.rounds and not run.broken:
+        spent = curve.epsilon[:, curve.rounds.index(record.round)]
         share = share_of(spent, curve.budget)
         for k, name in enumerate(curve.classes):
             if math.isfinite(spent[k]):
-                found[f"spent/{plain(name)}"] = float(spent[k])
-                found[f"share of budget/{plain(name)}"] = float(share[k])
+                found[f"spent/{ascii_name(name)}"] = float(spent[k])
+                found[f"share of budget/{ascii_name(name)}"] = float(share[k])
     return found
 
 
-def plain(name: str) -> str:
-    """The name of a budget class in letters that every tool takes."""
+def ascii_name(name: str) -> str:
+    """Return a budget class's name in characters that every tool accepts."""
     return name.replace("ε", "epsilon").replace("δ", "delta").replace(",", "").replace("∞", "inf")

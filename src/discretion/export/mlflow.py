@@ -1,4 +1,4 @@
-"""Logs runs to MLflow: a tracking server, or a folder of files. MLflow's own telemetry stays off."""
+"""MLflow tracker: a tracking server, or a folder of files. MLflow's own telemetry stays off."""
 
 import os
 import time
@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from discretion.config import without_credentials
 from discretion.errors import InputError
-from discretion.track.facts import Facts
+from discretion.export.facts import Facts
+from discretion.runs.config import without_credentials
 
 DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ALLOW_FILE_STORE": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # training waits for it
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # training waits for requests
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
-for name, value in DEFAULTS.items():  # have to be there before it is imported
+for name, value in DEFAULTS.items():  # MLflow reads them when it is imported
     os.environ.setdefault(name, value)
 
 from mlflow import MlflowClient  # noqa: E402
@@ -25,19 +25,19 @@ from mlflow.exceptions import MlflowException  # noqa: E402
 
 EXPERIMENT = "discretion"
 TAG = "discretion.run"
-MOST_METRICS = 500  # in one request; MLflow takes no more than 1,000
-SECONDS = 2.0  # between two requests
+MOST_METRICS = 500  # in one request; MLflow accepts at most 1,000
+SECONDS = 2.0  # at least, between two requests
 
 
 class MLflow:
-    """Runs of the experiment `discretion`; a run that is there already is gone on with, by its id."""
+    """Logs to the experiment `discretion`; a run whose id is there already is continued."""
 
     def __init__(self, address: str) -> None:
         address = address or os.environ.get("MLFLOW_TRACKING_URI", "")
         if not address:
             raise InputError(
-                "say where MLflow is: a server, as in --out http://127.0.0.1:5000, a folder, as in --out "
-                "mlruns, or MLFLOW_TRACKING_URI in the environment"
+                "no address for MLflow: give a server (--out http://127.0.0.1:5000) or a folder (--out "
+                "mlruns), or set MLFLOW_TRACKING_URI"
             )
         self._address = address if "://" in address else Path(address).absolute().as_uri()
         self._shown = without_credentials(self._address)
@@ -51,19 +51,17 @@ class MLflow:
             found = self._client.get_experiment_by_name(EXPERIMENT)
             experiment = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
             known = self._client.search_runs([experiment], f"tags.`{TAG}` = '{facts.id}'", max_results=1)
-            run = (
-                known[0]
-                if known
-                else self._client.create_run(
-                    experiment, self._stamp(0), run_name=facts.name, tags={TAG: facts.id}
-                )
-            )
+            run = known[0] if known else self._create_run(experiment)
             self._run: str = run.info.run_id
             self._client.update_run(self._run, status="RUNNING")
-            params = [Param(name, str(value)) for name, value in facts.values.items()]
-            if not known:
-                self._client.log_batch(self._run, params=params)
             return self._last_round(run)
+
+    def _create_run(self, experiment: str) -> Run:
+        facts = self._facts
+        run = self._client.create_run(experiment, self._stamp(0), run_name=facts.name, tags={TAG: facts.id})
+        params = [Param(name, str(value)) for name, value in facts.values.items()]
+        self._client.log_batch(run.info.run_id, params=params)
+        return run
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
@@ -71,7 +69,7 @@ class MLflow:
             yield
         except MlflowException as problem:
             said = without_credentials(str(problem).replace(self._address, self._shown))
-            raise InputError(f"MLflow at {self._shown} cannot be used: {said}") from None
+            raise InputError(f"cannot use MLflow at {self._shown}: {said}") from None
 
     def _stamp(self, round_: int) -> int:
         return int(1000 * self._facts.moment(round_))  # milliseconds

@@ -1,4 +1,4 @@
-"""A table with a row for each run and round, as CSV or Parquet."""
+"""CSV and Parquet trackers: one table with a row for each run and round."""
 
 import csv
 import io
@@ -6,25 +6,17 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from discretion.export.facts import Facts, Value
 from discretion.files import write_safely
 from discretion.report.svg import inert
-from discretion.track.facts import Facts, Value
 
-OF_RUN = (
-    "run",
-    "id",
-    "method",
-    "data",
-    "model",
-    "clients",
-    "rounds",
-)  # columns that are the same in all rows
+OF_RUN = ("run", "id", "method", "data", "model", "clients", "rounds")  # the same in all rows of a run
 
 Row = dict[str, Value]
 
 
 class Csv:
-    """Writes the file when a run is finished: several runs in one table, each with all its rounds."""
+    """Writes the table when a run is finished, with all rounds of all runs so far."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,9 +33,8 @@ class Csv:
 
     def finish(self, finished: bool) -> str:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        columns = list(
-            dict.fromkeys([*OF_RUN, "round", "accuracy", "loss", *(n for r in self._rows for n in r)])
-        )
+        found = (name for row in self._rows for name in row)
+        columns = list(dict.fromkeys([*OF_RUN, "round", "accuracy", "loss", *found]))
         write_safely(self._path, self._content(columns, self._rows, self._runs))
         return str(self._path)
 
@@ -60,10 +51,10 @@ def _cell(value: Value) -> Value:
 
 
 class Parquet(Csv):
-    """The same; all facts of the runs are in the file's metadata, under `discretion`."""
+    """The same table as Parquet, with all facts of the runs in its metadata under `discretion`."""
 
     def __init__(self, path: Path) -> None:
-        import pyarrow.parquet  # noqa: F401  # missing packages are to be missed at once
+        import pyarrow.parquet  # noqa: F401  # fails now, not after training, if it is not installed
 
         super().__init__(path)
 

@@ -1,4 +1,4 @@
-"""Writes what TensorBoard reads, by its own writer of event files."""
+"""TensorBoard tracker: event files, by TensorBoard's own writer."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,15 +11,15 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from discretion.track.facts import Facts
+from discretion.export.facts import Facts
 
 
 class TensorBoard:
-    """One folder of event files for each run."""
+    """Writes one folder of event files for each run."""
 
     def __init__(self, folder: Path, several: bool) -> None:
         self._folder = folder
-        self._several = several  # runs, each in a folder of its name and id
+        self._several = several  # whether each run gets a folder of its own, by its name and id
 
     def start(self, facts: Facts) -> int:
         self._facts = facts

@@ -1,23 +1,24 @@
-"""The report: one HTML file, and the rows of a table, made only from the files of run folders."""
+"""Reports on run folders: one HTML file, and summary rows for tables, from the folders' files alone."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from discretion.errors import InputError
-from discretion.report import wording
-from discretion.report.comparing import group
+from discretion.audit import statements
+from discretion.report import officer, operator, overview, page, researcher, wording
 from discretion.report.fairness import measure
-from discretion.report.groups import Group, Verdict
-from discretion.report.page import render
-from discretion.report.reading import read_runs
+from discretion.report.run_group import Group, Verdict, class_names, comparable, group
+from discretion.runs.read import Run, read_runs
 
 __all__ = ["Summary", "summarise", "write"]
+
+READERS = {"operator": "Operation", "officer": "Data protection", "researcher": "Research"}
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What one method reached and what it cost, over its seeds; plain values only.
+    """Accuracy and cost of one method over its seeds, as plain values.
 
     `verdict` is "within" (every client within its budget), "over", "none" (no privacy at all) or
     "broken" (the certificate is not of this plan or population).
@@ -40,24 +41,40 @@ class Summary:
     remarks: tuple[str, ...]  # what must be known before the numbers are used
 
 
-def write(folders: Sequence[Path], out: Path, title: str | None = None, class_accuracy: bool = False) -> None:
+def write(
+    folders: Sequence[Run | Path], out: Path, title: str | None = None, class_accuracy: bool = False
+) -> None:
     """Write the report on these run folders to `out`, one HTML file that needs nothing else.
 
-    With `class_accuracy` it shows how well models do on each budget class's own records, which is not
-    private and refused where data may be real.
+    With `class_accuracy` the report shows each model's accuracy on the records of each budget class. That
+    accuracy is not private, and is refused where data may be real.
     """
     groups = group(read_runs(folders))
     fairness = measure(groups) if class_accuracy else {}
-    text = render(groups, title or wording.title(groups), out, fairness)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
-    except OSError as problem:
-        raise InputError(f"cannot write the report to {out}: {problem.strerror}") from None
+    text = page.render(
+        "report.html",
+        title or wording.title(groups),
+        READERS,
+        marks=overview.marks(groups),
+        lead=re.split(r"(\S+-\S+)", wording.result(groups)),
+        setting=overview.setting(groups),
+        groups=groups,
+        classes=class_names(comparable(groups)),
+        verdicts=overview.VERDICTS,
+        notes=overview.notes(groups),
+        operator=operator.sections(groups),
+        officer=officer.sections(groups, out),
+        researcher=researcher.sections(groups, fairness),
+        measured=bool({part.label for part in comparable(groups)} & set(fairness)),
+        secret=any(phase.turns is None for part in groups for phase in part.first.plan.phases),
+        statements=statements,
+        wording=wording,
+    )
+    page.write(text, out, "report")
 
 
-def summarise(folders: Sequence[Path]) -> list[Summary]:
-    """A row for each method: best accuracy first, then what is unfinished or cannot be compared."""
+def summarise(folders: Sequence[Run | Path]) -> list[Summary]:
+    """Return a row for each method: best accuracy first, then unfinished, then incomparable ones."""
     return [_summary(part) for part in group(read_runs(folders))]
 
 

@@ -1,8 +1,8 @@
-"""A chart as plain data: series of values on two axes, before anybody draws them."""
+"""Charts as plain data: series of values on two axes."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -14,11 +14,16 @@ STEPS = (1, 2, 5)
 
 @dataclass(frozen=True)
 class Style:
-    """How a series looks in every chart and table of one page."""
+    """Colour, mark and dash of a series in every chart and table of a page."""
 
     colour: str  # a custom property of page.css
     symbol: str
     dash: str
+
+    @property
+    def bare(self) -> "Style":
+        """The line without marks."""
+        return replace(self, symbol="")
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,11 @@ class Series:
     y: Sequence[float]
     look: Style
     shape: Shape = "line"
-    shown: Sequence[str] = ()  # each value as text; as the axis has it unless said
+    shown: Sequence[str] = ()  # each value as text; four significant digits by default
     spread: Sequence[float] = ()  # half of a band around the line
-    labels: Sequence[str] = ()  # whose each point is
+    labels: Sequence[str] = ()  # the client of each point
     colours: Sequence[str] = ()  # of each point
-    group: str = ""  # what it is shown and hidden with; its name unless said
+    group: str = ""  # series of one group are shown and hidden together; by default the name
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Axis:
     named: bool = False  # its ticks are names, at 0, 1, …
 
     def place(self, value: float) -> float:
-        """Where on the axis: 0 is its low end, 1 its high end."""
+        """Return the place of a value on the axis: 0 is the low end, 1 the high end."""
         if self.logarithmic:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
@@ -61,7 +66,7 @@ class Chart:
 
 
 def linear(title: str, low: float, high: float, count: int, percent: bool = False) -> Axis:
-    """With at most about `count` ticks, at whole multiples of 1, 2 or 5."""
+    """Return an axis with about `count` ticks at most, at whole multiples of 1, 2 or 5."""
     high = high if high > low else low + 1.0
     step = _step((high - low) / count)
     ticks = np.arange(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1) * step
@@ -71,7 +76,7 @@ def linear(title: str, low: float, high: float, count: int, percent: bool = Fals
 
 
 def logarithmic(title: str, low: float, high: float) -> Axis:
-    """Ticks at 1, 2, 5, 10, …; only at tens where they are many."""
+    """Return an axis with ticks at 1, 2, 5, 10, …; at powers of ten only where there would be many."""
     low, high = low / 1.12, high * 1.12
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     factors = STEPS if high <= 1000 * low else (1,)
@@ -81,20 +86,20 @@ def logarithmic(title: str, low: float, high: float) -> Axis:
 
 
 def rounds(last: int, count: int) -> Axis:
-    """Round numbers are whole: the ticks, too."""
+    """Return an axis of rounds 0 to `last`, with ticks at whole numbers."""
     step = max(1, round(_step(max(last, 1) / count)))
     ticks = range(0, last + 1, step)
     return Axis("Round", 0.0, float(max(last, 1)), tuple((float(at), f"{at:,}") for at in ticks))
 
 
 def categories(title: str, names: Sequence[str]) -> Axis:
-    """A place for each name."""
+    """Return an axis with a place for each name."""
     ticks = tuple((float(at), name) for at, name in enumerate(names))
     return Axis(title, -0.5, len(names) - 0.5, ticks, named=True)
 
 
 def _step(least: float) -> float:
-    """The smallest of 1, 2, 5, 10, … and 0.5, 0.2, 0.1, … that is no less."""
+    """Return the smallest of …, 0.1, 0.2, 0.5, 1, 2, 5, 10, … that is at least `least`."""
     power = math.floor(math.log10(least))
     found = next(factor for factor in (*STEPS, 10) if factor * 10.0**power >= least * (1 - 1e-9))
     return found * 10.0**power

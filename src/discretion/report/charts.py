@@ -1,26 +1,26 @@
-"""The charts of a report, as data: of groups of runs, over rounds and by budget class."""
+"""Charts of a report, as data: groups of runs and plans, over rounds and by budget class."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from discretion.advice import round_noise
-from discretion.methods import METHODS
-from discretion.population import Floats, Ints
-from discretion.report import numbers
+from discretion.arrays import Floats, Ints
+from discretion.plan.advice import round_noise
+from discretion.plan.plan import Plan
+from discretion.plan.summary import treatment
+from discretion.report import html, numbers
 from discretion.report.chart import SYMBOLS, Chart, Series, Style, categories, linear, logarithmic, rounds
-from discretion.report.comparing import class_names
-from discretion.report.curves import OverTime
-from discretion.report.groups import BudgetClass, Group
+from discretion.report.run_group import BudgetClass, Group, class_names
 
-COLOURS = 7  # --method-1 … in page.css
 ORDERS = 8  # --order-1 … in page.css
 HEADROOM = 1.12  # above the budget
 MOST_SHOWN = 2.0  # budgets
 WIDE = 16.0  # what is further apart than this gets a logarithmic axis
 EVERYBODY = Style("--line-strong", "", "solid")
+ALIKE = 1e-3  # relative differences below this cannot be seen
 
 
 @dataclass(frozen=True)
@@ -32,35 +32,79 @@ class Panel:
     parts: tuple[tuple[Group, BudgetClass], ...]
 
 
-def styles(groups: Sequence[Group]) -> dict[str, Style]:
-    """By label. Colours follow the order of the methods, not of their results; no privacy is grey."""
-    known = list(METHODS)
-    order = sorted(
-        groups,
-        key=lambda part: (known.index(part.method) if part.method in known else len(known), part.label),
-    )
-    made: dict[str, Style] = {}
-    private = 0
-    for number, part in enumerate(order):
-        symbol = SYMBOLS[number % len(SYMBOLS)]
-        if part.verdict == "none":
-            made[part.label] = Style("--method-none", symbol, "dash")
-        else:
-            again = private // COLOURS
-            dash = ("solid", "dashdot", "longdash")[again % 3]
-            made[part.label] = Style(f"--method-{private % COLOURS + 1}", symbol, dash)
-            private += 1
-    return made
-
-
 def class_styles(names: Sequence[str]) -> list[Style]:
-    """Strictest first; spread over the order of colours."""
+    """Return a style for each class, strictest first, spread over the order of colours."""
     place = np.linspace(1, ORDERS, len(names)).round().astype(int) if len(names) > 1 else [4]
     return [Style(f"--order-{k}", SYMBOLS[i % len(SYMBOLS)], "solid") for i, k in enumerate(place)]
 
 
-def accuracy(groups: Sequence[Group], style: Mapping[str, Style]) -> Chart:
-    """A line for each method with a band of one standard deviation over seeds."""
+@dataclass(frozen=True)
+class OverTime:
+    """One value for each stretch of rounds and each budget class; NaN where there is none."""
+
+    start: Ints  # (S,) first round of each stretch
+    last: int  # round
+    cohort: Floats  # (S,) updates expected in a round
+    rate: Floats  # (S, C) mean chance of taking part
+    clip: Floats  # (S, C) median
+    multiplier: Floats  # (S, C) median
+
+
+def over_time(plan: Plan, member: Ints) -> OverTime:
+    """Return a plan's values by the (N,) classes of its clients; medians of clients with a positive rate."""
+    classes = int(member.max()) + 1
+    ends = np.cumsum([phase.rounds for phase in plan.phases])
+    cohort, rate, clip, multiplier = [], [], [], []
+    for phase in plan.phases:
+        cohort.append(float(phase.expected.sum()))
+        sums = np.bincount(member, phase.expected, minlength=classes)
+        rate.append(sums / np.bincount(member, minlength=classes))
+        clip.append(_medians(phase.clip, phase.rate > 0, member))
+        multiplier.append(_medians(plan.release(phase)[1], phase.rate > 0, member))
+    return OverTime(
+        start=np.concatenate([[1], ends[:-1] + 1]),
+        last=int(ends[-1]),
+        cohort=np.array(cohort),
+        rate=np.array(rate),
+        clip=np.array(clip),
+        multiplier=np.array(multiplier),
+    )
+
+
+def _medians(column: Floats, taking: NDArray[np.bool_], member: Ints) -> Floats:
+    """Return the (C,) median of each class."""
+    found = np.full(int(member.max()) + 1, np.nan)
+    for k in range(len(found)):
+        mine = column[(member == k) & taking & np.isfinite(column)]
+        if mine.size:
+            found[k] = np.median(mine)
+    return found
+
+
+def varies(values: Floats) -> bool:
+    """Return whether values differ visibly along the first axis."""
+    known = values[:, ~np.isnan(values).any(axis=0)] if values.ndim == 2 else values[~np.isnan(values)]
+    if not known.size:
+        return False
+    low, high = known.min(axis=0), known.max(axis=0)
+    return bool(np.any(high - low > ALIKE * np.abs(high)))
+
+
+def some(epsilon: Floats, size: Ints, most: int) -> Ints:
+    """Return at most `most` clients of finite budget, evenly picked, in order of budget and size."""
+    order = np.lexsort([size, epsilon])
+    order = order[np.isfinite(epsilon[order])]
+    if len(order) > most:
+        order = order[np.linspace(0, len(order) - 1, most).round().astype(np.int64)]
+    return order
+
+
+def class_legend(names: Sequence[str]) -> html.Legend:
+    return html.Legend([(name, look.bare) for name, look in zip(names, class_styles(names), strict=True)])
+
+
+def accuracy(groups: Sequence[Group]) -> Chart:
+    """Return a line for each method, in a band of one standard deviation over seeds."""
     lines = []
     for part in groups:
         curve = part.curve
@@ -69,7 +113,7 @@ def accuracy(groups: Sequence[Group], style: Mapping[str, Style]) -> Chart:
         shown = [f"{100 * m:.2f}" + (f" ± {100 * s:.2f}" if several else "") + " %" for m, s in pairs]
         spread = curve.std.tolist() if several else ()
         values = (curve.rounds.tolist(), curve.mean.tolist())
-        lines.append(Series(part.label, *values, style[part.label], shown=shown, spread=spread))
+        lines.append(Series(part.label, *values, part.look, shown=shown, spread=spread))
     low = min(float((part.curve.mean - part.curve.std).min()) for part in groups)
     high = max(float((part.curve.mean + part.curve.std).max()) for part in groups)
     room = 0.06 * max(high - low, 0.02)
@@ -78,8 +122,8 @@ def accuracy(groups: Sequence[Group], style: Mapping[str, Style]) -> Chart:
     return Chart(tuple(lines), rounds(last, 10), y, 340)
 
 
-def spending(panel: Panel, style: Mapping[str, Style], as_share: bool) -> Chart:
-    """Epsilon over rounds in one budget class, a line for each method, the budget dotted.
+def spending(panel: Panel, as_share: bool) -> Chart:
+    """Return epsilon over rounds in one budget class: a line for each method, the budget dotted.
 
     Every axis ends just above its class's budget, so that the dotted lines of the classes stand level.
     Where budgets differ within a class, each client is drawn as its share of its own budget.
@@ -88,14 +132,13 @@ def spending(panel: Panel, style: Mapping[str, Style], as_share: bool) -> Chart:
     budget = 1.0 if as_share else some.budget
     lines: list[Series] = []
     for part, mine in panel.parts:
-        look = style[part.label]
+        look = part.look
         if any(_coincide(mine, other) for _, other in panel.parts[: len(lines)]):
             look = replace(look, dash="gaps")  # lets the line show that lies beneath
         curve = mine.curve / mine.budget if as_share else mine.curve
         pairs = [numbers.spent_of(float(value), mine.budget) for value in mine.curve]
         shown = [f"{used} of {allowed}" for used, allowed in pairs]
-        bare = replace(look, symbol="")
-        lines.append(Series(part.label, list(mine.rounds), curve.tolist(), bare, shown=shown))
+        lines.append(Series(part.label, list(mine.rounds), curve.tolist(), look.bare, shown=shown))
     highest = max(budget, *(max(line.y) for line in lines))
     if any(mine.spent <= mine.budget for _, mine in panel.parts):  # who overspends does not flatten others
         highest = min(highest, MOST_SHOWN * budget)
@@ -108,13 +151,8 @@ def _coincide(one: BudgetClass, other: BudgetClass) -> bool:
     return len(one.curve) == len(other.curve) and np.allclose(one.curve, other.curve, rtol=0.02)
 
 
-def shares_needed(groups: Sequence[Group]) -> bool:
-    """Whether clients of one class have different budgets."""
-    return any(mine.budgets[0] != mine.budgets[1] for part in groups for mine in part.classes)
-
-
 def panels(groups: Sequence[Group]) -> list[Panel]:
-    """For each budget class, the methods whose spending can be drawn; public data has no budget."""
+    """Return, for each budget class, the methods whose spending is finite; public data has no budget."""
     private = [part for part in groups if part.verdict in ("within", "over")]
     found = []
     for k, name in enumerate(class_names(private)):
@@ -124,15 +162,15 @@ def panels(groups: Sequence[Group]) -> list[Panel]:
     return found
 
 
-def participation(groups: Sequence[Group], style: Mapping[str, Style]) -> Chart:
-    """By budget class: its share of all clients, and of all updates that are expected under each method."""
+def participation(groups: Sequence[Group]) -> Chart:
+    """Return bars by budget class: its share of all clients, and of the updates each method expects."""
     names = class_names(groups)
     classes = groups[0].classes
     share = np.array([mine.clients for mine in classes], dtype=np.float64)
     bars = [_shares("all clients", share / share.sum(), EVERYBODY)]
     for part in groups:
         updates = np.array([mine.updates for mine in part.classes])
-        bars.append(_shares(part.label, updates / max(updates.sum(), 1e-300), style[part.label]))
+        bars.append(_shares(part.label, updates / max(updates.sum(), 1e-300), part.look))
     highest = max(max(series.y) for series in bars)
     y = linear("Share", 0.0, highest * 1.05, 5, percent=True)
     return Chart(tuple(bars), categories("Budget class", names), y, 270)
@@ -143,22 +181,20 @@ def _shares(name: str, values: Floats, look: Style) -> Series:
     return Series(name, list(range(len(values))), values.tolist(), look, "bars", shown)
 
 
-def decision(
-    groups: Sequence[Group], style: Mapping[str, Style], title: str, values: Mapping[str, Sequence[float]]
-) -> Chart:
-    """By budget class, a bar for each method: `values` by label, NaN where there is none."""
+def decision(groups: Sequence[Group], title: str, values: Mapping[str, Sequence[float]]) -> Chart:
+    """Return bars by budget class, one for each method: `values` by label, NaN where there is none."""
     bars = []
     for part in groups:
         known = [(k, value) for k, value in enumerate(values[part.label]) if math.isfinite(value)]
         across, up = [float(k) for k, _ in known], [value for _, value in known]
-        bars.append(Series(part.label, across, up, style[part.label], "bars"))
+        bars.append(Series(part.label, across, up, part.look, "bars"))
     highest = max(max(series.y, default=0.0) for series in bars)
     x = categories("Budget class", class_names(groups))
     return Chart(tuple(bars), x, linear(title, 0.0, 1.05 * highest, 5), 230)
 
 
-def noise(groups: Sequence[Group], style: Mapping[str, Style]) -> Chart:
-    """Noise over signal in each round, a line for each method that has noise."""
+def noise(groups: Sequence[Group]) -> Chart:
+    """Return noise over signal in each round, a line for each method that has noise."""
     lines = []
     for part in groups:
         plan, population = part.first.plan, part.first.population
@@ -166,28 +202,38 @@ def noise(groups: Sequence[Group], style: Mapping[str, Style]) -> Chart:
         ends = np.cumsum([phase.rounds for phase in plan.phases])
         level = [noise / signal if signal > 0 else math.nan for noise, signal in each]
         x, y = stretches(np.concatenate([[1], ends[:-1] + 1]), int(ends[-1]), np.array(level))
-        lines.append(Series(part.label, x, y, replace(style[part.label], symbol="")))
+        lines.append(Series(part.label, x, y, part.look.bare))
     last = max(part.first.plan.rounds for part in groups)
     highest = max(max(line.y, default=0.0) for line in lines)
     return Chart(tuple(lines), rounds(last, 10), linear("Noise over signal", 0.0, 1.08 * highest, 6), 270)
 
 
 def stretches(start: Ints, last: int, values: Floats) -> tuple[list[float], list[float]]:
-    """A level for each stretch of rounds as the corners of a line; stretches without a value are left out."""
+    """Return the corners of a line that is level in each stretch of rounds; NaN stretches are left out."""
     ends = np.append(start[1:] - 1, last)
     known = np.isfinite(values)
     corners = np.stack([start, ends], axis=1)[known].reshape(-1)
     return corners.astype(float).tolist(), np.repeat(values[known], 2).tolist()
 
 
+def changing(plan: Plan, names: Sequence[str], member: Ints) -> dict[str, Chart]:
+    """Return, by title, what changes from round to round, by the (N,) budget classes of clients."""
+    time, looks = over_time(plan, member), class_styles(names)
+    columns = {"Clip": time.clip, "Noise multiplier": time.multiplier}
+    if not treatment(plan).public:
+        columns = {"Chance of taking part": time.rate} | columns
+    shown = {title: values for title, values in columns.items() if varies(values)}
+    return {title: by_round(time, values, names, looks, title) for title, values in shown.items()}
+
+
 def by_round(
     time: OverTime, values: Floats, names: Sequence[str], styles: Sequence[Style], title: str
 ) -> Chart:
-    """(S, C) values over rounds, level for each stretch of rounds."""
+    """Return (S, C) values over rounds: a line for each class, level in each stretch of rounds."""
     lines = []
     for k, (name, look) in enumerate(zip(names, styles, strict=True)):
         x, y = stretches(time.start, time.last, values[:, k])
-        lines.append(Series(name, x, y, replace(look, symbol="")))
+        lines.append(Series(name, x, y, look.bare))
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     y_axis = linear(title, 0.0, 1.08 * high, 5)
     if 0 < WIDE * low < high:

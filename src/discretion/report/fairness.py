@@ -1,46 +1,35 @@
-"""How well a released model serves each budget class, from the clients' own records: never private."""
+"""Accuracy of released models on each budget class's own records: never private."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import safetensors.numpy
 
+from discretion.arrays import Floats
 from discretion.errors import InputError
-from discretion.materials import divide, load_data, local_clients
-from discretion.population import Floats
-from discretion.report.groups import Estimate, Group
-from discretion.report.reading import Run
-from discretion.runs import RunFolder
+from discretion.report.run_group import Estimate, Group
+from discretion.runs.build import divide, load_data, local_clients
+from discretion.runs.read import Run
 from discretion.tasks.datasets import Split
 
 
-@dataclass(frozen=True)
-class Fairness:
-    classes: tuple[Estimate, ...]  # accuracy on the records of each budget class's clients, over seeds
-
-    def shown(self, number: int) -> str:
-        found = self.classes[number]
-        spread = "" if found.std is None else f" ± {100 * found.std:.1f}"
-        return f"{100 * found.mean:.1f}{spread} %"
-
-
-def measure(groups: Sequence[Group]) -> Mapping[str, Fairness]:
-    """By label of each group with finished runs.
+def measure(groups: Sequence[Group]) -> Mapping[str, Sequence[Estimate]]:
+    """Return, by label, the accuracy on each budget class's records, of groups that have finished runs.
 
     Guarantees:
-        Only of simulations whose data is at hand: it reads raw records, which nothing pays for.
+        Only simulations on this machine are measured: raw records are read, which no budget pays for.
     """
     found = {}
     for part in groups:
         values = np.array([_accuracies(run) for run in part.runs if run.finished])  # (runs, C)
         if len(values):
-            found[part.label] = Fairness(tuple(Estimate.of(column) for column in values.T))
+            found[part.label] = [Estimate.of(column) for column in values.T]
     return found
 
 
 def _accuracies(run: Run) -> Floats:
-    """(C,) of the released model, on the training records of each class's clients."""
+    """Return the (C,) accuracy of the released model on the training records of each class."""
     if not run.simulated or run.config.clients.where != "here":
         raise InputError(
             f"{run.folder} is no simulation: accuracy on its clients' own records would leak what their "
@@ -48,7 +37,7 @@ def _accuracies(run: Run) -> Floats:
         )
     dataset = load_data(run.config)
     _, partition = divide(run.config, dataset, run.population)
-    tensors = safetensors.numpy.load_file(RunFolder(run.folder).model)
+    tensors = safetensors.numpy.load_file(run.files.model)
     found = []
     for k in range(len(run.classes[0])):
         records = np.concatenate([partition.of(int(i)) for i in np.flatnonzero(run.classes[1] == k)])

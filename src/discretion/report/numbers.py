@@ -1,4 +1,4 @@
-"""How numbers are written: spent epsilon never smaller than it is, budgets never larger."""
+"""Numbers as text: spent epsilon is rounded up, budgets are rounded down."""
 
 import math
 from collections.abc import Iterable
@@ -11,12 +11,27 @@ SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def spent(value: float, digits: int = DIGITS) -> str:
-    """Rounded up."""
+    """Return spent epsilon, rounded up."""
     return "∞" if math.isinf(value) else format(_cut(value, digits, ROUND_CEILING), "f")
 
 
+def epsilon(value: float) -> str:
+    """Return spent epsilon in five significant digits, rounded up."""
+    if math.isinf(value):
+        return "∞"
+    if value == 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 4)
+    return f"{math.ceil(value / unit - 1e-9) * unit:.5g}"
+
+
+def rounded_down(value: float) -> str:
+    """Return four decimals, rounded down: what is left must not look larger than it is."""
+    return "∞" if math.isinf(value) else f"{math.floor(value * 1e4) / 1e4:.4f}"
+
+
 def budget(value: float, digits: int = DIGITS) -> str:
-    """Rounded down, without trailing zeros."""
+    """Return a budget, rounded down, without trailing zeros."""
     if math.isinf(value):
         return "no limit"
     text = format(_cut(value, digits, ROUND_FLOOR), "f")
@@ -24,7 +39,7 @@ def budget(value: float, digits: int = DIGITS) -> str:
 
 
 def spent_of(used: float, allowed: float) -> tuple[str, str]:
-    """Both as text, with as many digits as it takes to show who is within its budget and who is not."""
+    """Return both as text, with enough digits to show whether the budget is kept."""
     for digits in range(DIGITS, MOST_DIGITS + 1):
         shown = spent(used, digits), budget(allowed, digits)
         if math.isinf(used) or math.isinf(allowed):
@@ -46,14 +61,14 @@ def percent(value: float, decimals: int = 1) -> str:
 
 
 def plain(value: float) -> str:
-    """Four significant digits, to the nearest."""
+    """Return four significant digits, rounded to nearest."""
     if math.isinf(value):
         return "∞"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{DIGITS}g}"
 
 
 def power(value: float) -> str:
-    """Small and large numbers as 7 × 10⁻⁵."""
+    """Return small and large numbers as 7 × 10⁻⁵, others in three significant digits."""
     if 0.001 <= value < 10000:
         return f"{value:.3g}"
     mantissa, exponent = f"{value:.2e}".split("e")
@@ -73,7 +88,7 @@ def count(number: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In the largest unit of which there is more than one and a half."""
+    """Return a duration in seconds below 90 seconds, in minutes below 90 minutes, else in hours."""
     minutes = round(seconds / 60)
     if seconds < 90:
         return count(round(seconds), "second")
@@ -84,6 +99,6 @@ def duration(seconds: float) -> str:
 
 
 def listing(items: Iterable[str]) -> str:
-    """a, b and c"""
+    """Return "a, b and c"."""
     found = list(items)
     return " and ".join([*([", ".join(found[:-1])] if found[1:] else []), *found[-1:]])

@@ -1,102 +1,87 @@
-"""What the operator reads: what happened, who takes part and pays, when budgets end, noise and time."""
+"""Operator's tab of the report: state, accuracy, participation, spending, exhaustion, noise and time."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import numpy as np
 
-from discretion.advice import noise_to_signal
-from discretion.report import charts, numbers, wording
+from discretion.accounting import Pld
+from discretion.audit import statements
+from discretion.plan.advice import noise_to_signal
+from discretion.plan.plan import Plan
+from discretion.report import charts, html, numbers, wording
 from discretion.report.chart import Style
-from discretion.report.charts import Panel
-from discretion.report.comparing import class_names, comparable
-from discretion.report.curves import varies
-from discretion.report.groups import Group
-from discretion.report.lasting import LONGEST, Lasting, lasting
-from discretion.report.markup import (
-    badge,
-    class_filter,
-    figure,
-    grid,
-    grouped_table,
-    legend,
-    named,
-    note,
-    section,
-    table,
-    text,
-)
-from discretion.report.reading import Run, Timed
+from discretion.report.charts import Panel, varies
+from discretion.report.run_group import BudgetClass, Group, class_names, comparable
+from discretion.runs.read import Run, Timed
 
 BUDGET = ("budget", Style("--ink", "", "dot"))
-LEVEL = 3  # of headings
+TIMED = {
+    "Training": ("train",),
+    "Evaluation": ("evaluate",),
+    "Privacy": ("select", "clip", "noise", "combine"),
+    "On disk": ("ledger", "write"),
+}
+LONGEST = 10  # times the rounds of the plan: no later round is looked for
+USED_UP = 0.98  # of a budget: a plan that uses this share of it lasts as long as the budget
+NEAR = 0.01  # relative, of the round that is found
 
 
-def sections(groups: Sequence[Group], styles: dict[str, Style]) -> str:
+def sections(groups: Sequence[Group]) -> dict[str, html.Content]:
+    """Return the contents of each section, by its anchor; nothing where there is nothing to show."""
     chosen = comparable(groups)
-    parts = [
-        _happened(groups, styles),
-        accuracy(groups, styles),
-        participation(chosen, styles),
-        spending(groups, styles),
-        running_out(chosen, styles),
-        noise(chosen, styles),
-        time(groups, styles),
-    ]
-    return "\n\n".join(filter(None, parts))
+    return {
+        "happened": _happened(groups),
+        "accuracy": accuracy(groups),
+        "participation": participation(chosen),
+        "spending": spending(groups),
+        "running_out": running_out(chosen),
+        "noise": noise(chosen),
+        "time": time(groups),
+    }
 
 
-def _happened(groups: Sequence[Group], styles: dict[str, Style]) -> str:
+def _happened(groups: Sequence[Group]) -> html.PageTable:
     head = ["Method", "State", "Clients in a round", "Refusals", "Took"]
-    rows = []
+    rows: list[list[html.Content]] = []
     for part in groups:
-        plan = part.first.plan
-        expected = f"{numbers.span(run.plan.cohort for run in part.runs)} "
-        how = "asked" if plan.reading else "expected"
-        rows.append(
-            [
-                named(styles[part.label], text(part.label)),
-                _state(part),
-                f"{expected}{how}<small>{text(part.first.treatment.coming)}</small>",
-                _refusals(part),
-                _took(part.runs),
-            ]
-        )
-    return section(
-        "happened",
-        "What happened" if all(part.finished for part in groups) else "What happened, and what is to come",
-        "",
-        table(head, rows, "matrix", "State of the runs"),
-        level=LEVEL,
-    )
+        how = "asked" if part.first.plan.reading else "expected"
+        expected = f"{numbers.span(run.plan.cohort for run in part.runs)} {how}"
+        coming = (expected, html.small(statements.COINS[part.first.treatment.coming]))
+        rows.append([_named(part), _state(part), coming, _refusals(part), _took(part.runs)])
+    return html.table(head, rows, "matrix", "State of the runs")
 
 
-def _state(part: Group) -> str:
-    done = [run for run in part.runs if run.finished]
-    if len(done) == len(part.runs):
-        return f"{badge('good', 'finished')}<small>{numbers.count(part.first.plan.rounds, 'round')}</small>"
+def _named(part: Group) -> html.Named:
+    return html.Named(part.look, part.label)
+
+
+def _state(part: Group) -> html.Content:
     waiting = [run for run in part.runs if not run.finished]
+    if not waiting:
+        return html.Badge("good", "finished"), html.small(numbers.count(part.first.plan.rounds, "round"))
     left = ", ".join(f"{run.history.done} of {run.plan.rounds} rounds" for run in waiting)
-    return f"{badge('warn', f'{len(waiting)} of {len(part.runs)} unfinished')}<small>{left}</small>"
+    return html.Badge("warn", f"{len(waiting)} of {len(part.runs)} unfinished"), html.small(left)
 
 
-def _refusals(part: Group) -> str:
+def _refusals(part: Group) -> html.Content:
     counted = sum(int(run.ledger.refusals.sum()) for run in part.runs if run.ledger)
     guards = sum(len(run.refusals) for run in part.runs)
     if not counted and not guards:
         return "none"
-    asked = f"<small>{numbers.count(guards, 'guard')} said no</small>" if guards else ""
-    return f"{numbers.count(counted, 'round')} refused by clients’ accounts{asked}"
+    refused = f"{numbers.count(counted, 'round')} refused by clients’ accounts"
+    return refused, html.small(f"{numbers.count(guards, 'guard')} said no") if guards else ""
 
 
-def _took(runs: Sequence[Run]) -> str:
-    """From the first round on record to the last, in simulations only: time tells of who took part."""
+def _took(runs: Sequence[Run]) -> html.Content:
+    """Return the time from the first round to the last, in simulations only: time tells who took part."""
     seconds = [found for run in runs if (found := _seconds(run)) is not None]
     if not seconds:
         return "–"
     mean = numbers.duration(sum(seconds) / len(seconds))
-    return mean + ("<small>mean of runs</small>" if seconds[1:] else "")
+    return mean, html.small("mean of runs") if seconds[1:] else ""
 
 
 def _seconds(run: Run) -> float | None:
@@ -106,40 +91,21 @@ def _seconds(run: Run) -> float | None:
     return (end - begin).total_seconds()
 
 
-def accuracy(groups: Sequence[Group], styles: dict[str, Style]) -> str:
-    heading = "Accuracy over rounds"
+def accuracy(groups: Sequence[Group]) -> html.Content:
     chosen = [part for part in comparable(groups) if len(part.curve.rounds)]
     if not chosen:
-        return section("accuracy", heading, "No run has been evaluated yet.", level=LEVEL)
-    intro = "The line is the mean over seeds, the band one standard deviation to each side."
-    if all(part.curve.runs == 1 for part in chosen):
-        intro = "One seed only, so there is no band."
-    if len(chosen) < len(groups):
-        intro += " Rows of the table that cannot be compared, or have no figures yet, are not drawn."
+        return ""
     ends = (f"{part.label} ends at {wording.score(part.accuracy)}" for part in chosen if part.accuracy)
-    key = legend([(part.label, styles[part.label]) for part in chosen])
-    described = text(f"Accuracy on the test records over rounds. {'; '.join(ends)}.")
-    drawing = figure("figure-accuracy", charts.accuracy(chosen, styles), described, key=key)
-    return section("accuracy", heading, intro, drawing, level=LEVEL)
+    key = html.Legend([(part.label, part.look) for part in chosen])
+    described = f"Accuracy on the test records over rounds. {'; '.join(ends)}."
+    return html.Figure("figure-accuracy", charts.accuracy(chosen), described, key=key)
 
 
-def participation(groups: Sequence[Group], styles: dict[str, Style]) -> str:
-    key = legend([(part.label, styles[part.label]) for part in groups], [("all clients", charts.EVERYBODY)])
-    drawing = figure(
-        "figure-participation",
-        charts.participation(groups, styles),
-        text(_described_participation(groups)),
-        key=key,
-    )
-    secret = any(not part.first.treatment.public for part in groups)
-    return section(
-        "participation",
-        "Who takes part",
-        "How the updates divide over budget classes by the plan; grey: how clients do."
-        + (" Who really takes part is secret." if secret else ""),
-        drawing,
-        level=LEVEL,
-    )
+def participation(groups: Sequence[Group]) -> html.Figure:
+    series = [(part.label, part.look) for part in groups]
+    key = html.Legend(series, [("all clients", charts.EVERYBODY)])
+    chart, described = charts.participation(groups), _described_participation(groups)
+    return html.Figure("figure-participation", chart, described, key=key)
 
 
 def _described_participation(groups: Sequence[Group]) -> str:
@@ -151,60 +117,51 @@ def _described_participation(groups: Sequence[Group]) -> str:
     return f"Share of the expected updates by budget class. {'; '.join(said)}."
 
 
-def spending(groups: Sequence[Group], styles: dict[str, Style]) -> str:
-    heading, chosen = "Who spends what", comparable(groups)
+def spending(groups: Sequence[Group]) -> tuple[str, html.Content]:
+    """Return an introduction, and a figure for each budget class."""
+    chosen = comparable(groups)
     panels = charts.panels(chosen)
     if not panels:
-        said = "No method here has a finite epsilon that could be drawn."
-        return section("spending", heading, said, level=LEVEL)
+        return "No method here has a finite epsilon that could be drawn.", ""
     private = list({part.label: part for panel in panels for part, _ in panel.parts}.values())
-    as_share = charts.shares_needed(chosen)
+    as_share = any(mine.budgets[0] != mine.budgets[1] for part in chosen for mine in part.classes)
     intro = " ".join(filter(None, (wording.use_of_budgets(part) for part in private)))
     if as_share:
         intro += " Drawn as shares, because clients of one class have different budgets."
     if any(mine.spent > charts.MOST_SHOWN * mine.budget for panel in panels for _, mine in panel.parts):
         intro += " Lines that pass twice the budget leave the figure; the table beneath has them whole."
     names = class_names(chosen)
-    figures = [_panel(k, panel, styles, as_share, names.index(panel.name)) for k, panel in enumerate(panels)]
-    bare = [(part.label, Style(styles[part.label].colour, "", styles[part.label].dash)) for part in private]
-    return section(
-        "spending",
-        heading,
-        text(intro),
-        class_filter(names),
-        legend(bare, [BUDGET]),
-        grid(figures),
-        level=LEVEL,
-    )
+    figures = [_panel(k, panel, as_share, names.index(panel.name)) for k, panel in enumerate(panels)]
+    key = html.Legend([(part.label, part.look.bare) for part in private], [BUDGET])
+    return intro, [html.ClassFilter(names), key, html.FigureGrid(figures)]
 
 
-def _panel(number: int, panel: Panel, styles: dict[str, Style], as_share: bool, class_: int) -> str:
+def _panel(number: int, panel: Panel, as_share: bool, class_: int) -> html.Figure:
     ends = []
     for part, mine in panel.parts:
         used, allowed = numbers.spent_of(mine.spent, mine.budget)
         ends.append(f"{part.label} ends at {used} of {allowed}")
     description = f"Epsilon spent over rounds in budget class {panel.name}. {'; '.join(ends)}."
-    caption = f"<b>{text(panel.name)}</b> {numbers.count(panel.clients, 'client')}"
-    drawing = charts.spending(panel, styles, as_share)
-    return figure(f"figure-spending-{number}", drawing, text(description), caption, of=class_)
+    caption = (html.bold(panel.name), f" {numbers.count(panel.clients, 'client')}")
+    drawing = charts.spending(panel, as_share)
+    return html.Figure(f"figure-spending-{number}", drawing, description, caption, of=class_)
 
 
-def running_out(groups: Sequence[Group], styles: dict[str, Style]) -> str:
+def running_out(groups: Sequence[Group]) -> html.Content:
     private = [part for part in groups if part.verdict in ("within", "over")]
     private = [part for part in private if all(math.isfinite(mine.spent) for mine in part.classes)]
     if not private:
         return ""
-    head = ["Budget class", "Half spent", "Nine tenths", "At the end", "Lasts"]
-    parts, classes = [], []
+    parts = []
     for part in private:
         shown = [
             (k, mine, found)
-            for k, (mine, found) in enumerate(zip(part.classes, lasting(part), strict=True))
+            for k, (mine, found) in enumerate(zip(part.classes, exhaustion(part), strict=True))
             if math.isfinite(mine.budget)
         ]
         rows = [
             [
-                text(mine.name),
+                mine.name,
                 _after(found.half),
                 _after(found.most),
                 numbers.percent(float(mine.curve[-1]) / mine.budget),
@@ -212,23 +169,69 @@ def running_out(groups: Sequence[Group], styles: dict[str, Style]) -> str:
             ]
             for _, mine, found in shown
         ]
-        parts.append((named(styles[part.label], text(part.label)), rows))
-        classes.append([k for k, _, _ in shown])
-    return section(
-        "running-out",
-        "Who runs out when",
-        "After which round how much of the budget is spent, by the client of each class that uses most of "
-        "it; and until which round it would last if rounds went on as the plan ends.",
-        grouped_table(head, parts, "treatment", "When budgets run out, by class", classes),
-        level=LEVEL,
-    )
+        parts.append(html.RowGroup(rows, _named(part), [k for k, _, _ in shown]))
+    head = ["Budget class", "Half spent", "Nine tenths", "At the end", "Lasts"]
+    return html.PageTable(head, parts, "treatment", "When budgets run out, by class")
+
+
+@dataclass(frozen=True)
+class Exhaustion:
+    """Of the client that uses most of its budget in a class."""
+
+    half: int | None  # the first round after which half of the budget is spent; None: never
+    most: int | None  # and nine tenths
+    out: int | None  # the last round that the budget would allow; None: longer than is looked for
+    known: bool  # whether `out` was looked for: not where turns are public, or a fixed number is drawn
+
+
+def exhaustion(part: Group) -> list[Exhaustion]:
+    """Return the exhaustion of each budget class of a group's first run; its epsilons are finite."""
+    found = []
+    for k, mine in enumerate(part.classes):
+        half, most, plan = _first(mine, 0.5), _first(mine, 0.9), part.first.plan
+        known = not part.first.treatment.public and plan.sampling == "poisson"
+        ends = not known or mine.curve[-1] >= USED_UP * mine.budget
+        found.append(Exhaustion(half, most, plan.rounds if ends else _longest(part, k), known))
+    return found
+
+
+def _first(mine: BudgetClass, share: float) -> int | None:
+    reached = np.flatnonzero(mine.curve >= share * mine.budget)
+    return mine.rounds[reached[0]] if len(reached) else None
+
+
+def _longest(part: Group, k: int) -> int | None:
+    run = part.first
+    client = run.worst[[k]]
+    delta, budget = run.population.delta[client], float(run.population.epsilon[client][0])
+    plan = _going_on(run.plan)
+
+    def within(rounds: int) -> bool:
+        return bool(Pld().epsilon(plan.steps(rounds).of(client), delta)[0] <= budget)
+
+    low, high = run.plan.rounds, plan.rounds
+    if within(high):
+        return None
+    if not within(low):
+        return low
+    while high - low > max(1, NEAR * low):
+        middle = (low + high) // 2
+        low, high = (middle, high) if within(middle) else (low, middle)
+    return low
+
+
+def _going_on(plan: Plan) -> Plan:
+    """Return the plan with its last phase repeated, up to LONGEST times the rounds."""
+    last = plan.phases[-1]
+    longer = replace(last, rounds=last.rounds + (LONGEST - 1) * plan.rounds)
+    return replace(plan, phases=(*plan.phases[:-1], longer))
 
 
 def _after(found: int | None) -> str:
     return "never" if found is None else f"by round {found:,}"
 
 
-def _lasts(found: Lasting, part: Group) -> str:
+def _lasts(found: Exhaustion, part: Group) -> str:
     rounds = part.first.plan.rounds
     if not found.known:
         return f"the {rounds:,} rounds of the plan"
@@ -237,75 +240,37 @@ def _lasts(found: Lasting, part: Group) -> str:
     return f"until round {found.out:,}" + (", its last" if found.out == rounds else "")
 
 
-def noise(groups: Sequence[Group], styles: dict[str, Style]) -> str:
-    noisy = [
-        part for part in groups if 0 < noise_to_signal(part.first.plan, part.first.population)[1] < math.inf
-    ]
+def noise(groups: Sequence[Group]) -> html.Content:
+    levels = {part.label: noise_to_signal(part.first.plan, part.first.population) for part in groups}
+    noisy = [part for part in groups if 0 < levels[part.label][1] < math.inf]
     if not noisy:
         return ""
-    head = ["Method", "In a round", "Over the run"]
-    rows = []
-    for part in noisy:
-        last, whole = noise_to_signal(part.first.plan, part.first.population)
-        rows.append([named(styles[part.label], text(part.label)), numbers.plain(last), numbers.plain(whole)])
-    chart = charts.noise(noisy, styles)
-    drawing = ""
-    if any(varies(np.array(series.y)) for series in chart.series):
-        key = legend([(p.label, Style(styles[p.label].colour, "", styles[p.label].dash)) for p in noisy])
-        drawing = figure("figure-noise", chart, "Noise over signal in each round, by method", key=key)
-    return section(
-        "noise",
-        "Noise against signal",
-        "The standard deviation of the noise in one coordinate of the mean update, over the longest that the "
-        "mean update can be: every client at its clip, all in one direction. Smaller trains better; over a "
-        "run, noise averages out. It is known from the plan alone.",
-        drawing,
-        table(head, rows, "data", "Noise over signal, by method"),
-        level=LEVEL,
-    )
-
-
-def time(groups: Sequence[Group], styles: dict[str, Style]) -> str:
-    """Where the time of the rounds went; of simulations only."""
-    timed = [
-        (part, [run for run in part.runs if run.simulated and run.profile and run.profile.rounds])
-        for part in groups
+    rows: list[list[html.Content]] = [
+        [_named(part), *map(numbers.plain, levels[part.label])] for part in noisy
     ]
-    timed = [(part, runs) for part, runs in timed if runs]
-    if not timed:
-        return ""
-    head = ["Method", "A round", *TIMED, "Other"]
-    rows = []
-    for part, runs in timed:
-        profiles = [run.profile for run in runs if run.profile]
+    chart = charts.noise(noisy)
+    drawing: html.Content = ""
+    if any(varies(np.array(series.y)) for series in chart.series):
+        key = html.Legend([(part.label, part.look.bare) for part in noisy])
+        drawing = html.Figure("figure-noise", chart, "Noise over signal in each round, by method", key=key)
+    head = ["Method", "In a round", "Over the run"]
+    return drawing, html.table(head, rows, "data", "Noise over signal, by method")
+
+
+def time(groups: Sequence[Group]) -> html.Content:
+    """Return where the time of rounds went; of simulations only."""
+    rows: list[list[html.Content]] = []
+    for part in groups:
+        profiles = [run.profile for run in part.runs if run.simulated and run.profile and run.profile.rounds]
+        if not profiles:
+            continue
         count = sum(profile.rounds for profile in profiles)
         total = sum(sum(profile.seconds.values()) for profile in profiles) or 1.0
         shares = [_sum(profiles, names) / total for names in TIMED.values()]
-        rows.append(
-            [
-                named(styles[part.label], text(part.label)),
-                f"{1000 * total / count:,.0f} ms",
-                *(numbers.percent(share, 0) for share in shares),
-                numbers.percent(1 - sum(shares), 0),
-            ]
-        )
-    return section(
-        "time",
-        "Where time went",
-        "Privacy is drawing who takes part, clipping, noise and the new model; on disk are ledger, history "
-        "and checkpoints.",
-        table(head, rows, "data", "Time of a round, and its shares, by method"),
-        note(["Time depends on who took part. It stands here because this is a simulation."]),
-        level=LEVEL,
-    )
-
-
-TIMED = {
-    "Training": ("train",),
-    "Evaluation": ("evaluate",),
-    "Privacy": ("select", "clip", "noise", "combine"),
-    "On disk": ("ledger", "write"),
-}
+        each = [numbers.percent(share, 0) for share in (*shares, 1 - sum(shares))]
+        rows.append([_named(part), f"{1000 * total / count:,.0f} ms", *each])
+    head = ["Method", "A round", *TIMED, "Other"]
+    return html.table(head, rows, "data", "Time of a round, and its shares, by method") if rows else ""
 
 
 def _sum(profiles: Sequence[Timed], names: Sequence[str]) -> float:

@@ -1,102 +1,105 @@
-"""Puts the report together as one HTML file that loads nothing and runs only its own script."""
+"""HTML pages by Jinja2 templates that escape all text; a page loads nothing and runs only its own script."""
 
 import base64
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from discretion.report import charts, officer, operator, researcher, sections
-from discretion.report.fairness import Fairness
-from discretion.report.groups import Group
-from discretion.report.markup import panels_of, text
+from markupsafe import Markup, escape
 
-READERS = {"operator": "Operation", "officer": "Data protection", "researcher": "Research"}
+from discretion.errors import InputError
+from discretion.report import html, numbers, svg
 
-NO_ICON = '<link rel="icon" href="data:,">\n'  # a server would be asked for one
-
-
-def render(groups: Sequence[Group], title: str, out: Path, fairness: Mapping[str, Fairness]) -> str:
-    """`out` is where the page will stand: its commands name the run folders from there."""
-    styles = charts.styles(groups)
-    readers = {
-        "operator": (
-            "For whoever runs it",
-            "How training went, who takes part and pays, when budgets run out, where time went.",
-            operator.sections(groups, styles),
-        ),
-        "officer": (
-            "For data-protection officers",
-            "What is promised to each client, by whom it is counted, what is not promised, how to verify it.",
-            officer.sections(groups, styles, out),
-        ),
-        "researcher": (
-            "For researchers",
-            "What each method decided, how it treats strict and loose clients, every setting.",
-            researcher.sections(groups, styles, fairness),
-        ),
-    }
-    common = [sections.heading(groups, title), sections.methods(groups, styles)]
-    body = "\n\n".join([*common, panels_of(readers)])
-    secret = any(phase.turns is None for part in groups for phase in part.first.plan.phases)
-    footer = "Who took part in which round is secret and stands nowhere in this report." if secret else ""
-    return shell(title, READERS, body, footer, tabs=True)
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
-def shell(
+def render(
+    template: str,
     title: str,
     navigation: Mapping[str, str],
-    body: str,
-    footer: str,
-    tabs: bool = False,
-    live: str = "",
+    *,
     style: str = "",
+    live: str = "",
+    **content: object,
 ) -> str:
-    """A page around sections. `navigation` names each by its anchor, or with `tabs` the panels.
+    """Return a whole page by its template, which extends shell.html.
 
-    `live` is one more script, which may ask the server that the page comes from; `style` goes with it.
+    `navigation` names each section by its anchor. `live` is one more script, which may ask the server that
+    the page comes from.
     """
-    scripts = [_asset("page.js"), *([live] if live else [])]
-    if tabs:
-        links = "".join(
-            f'<a role="tab" id="tab-{anchor}" aria-controls="{anchor}" href="#{anchor}">{name}</a>'
-            for anchor, name in navigation.items()
-        )
-        bar = f'<div class="nav" role="tablist" aria-label="For whom">{links}</div>'
-    else:
-        links = "".join(f'<a href="#{anchor}">{name}</a>' for anchor, name in navigation.items())
-        bar = f'<nav class="nav" aria-label="Sections">{links}</nav>'
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_policy(scripts, bool(live))}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="referrer" content="no-referrer">
-<title>{text(title)} · Discretion</title>
-{NO_ICON if live else ""}<style>
-{_asset("page.css")}{style}</style>
-</head>
-<body>
-<a class="skip" href="#contents">To the contents</a>
-<header class="top">
-<div class="bar"><span class="brand">Discretion</span>{bar}
-<button type="button" id="theme" aria-label="Light or dark"><span aria-hidden="true"></span></button></div>
-</header>
-<main id="contents">
-{body}
-</main>
-<footer>{text(footer)}</footer>
-<div id="spoken" class="unseen" aria-live="polite"></div>
-{"".join(f"<script>{script}</script>" for script in scripts)}
-</body>
-</html>
-"""
+    scripts = [asset(__package__, "page.js"), *([live] if live else [])]
+    return fragment(
+        template,
+        title=title,
+        navigation=navigation,
+        style=Markup(asset(__package__, "page.css") + style),
+        scripts=[Markup(script) for script in scripts],
+        policy=_policy(scripts, bool(live)),
+        **content,
+    )
 
 
-def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+def write(text: str, out: Path, what: str) -> None:
+    """Write a page to `out`, in a folder that is made where there is none."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise InputError(f"cannot write the {what} to {out}: {problem.strerror}") from None
+
+
+def fragment(template: str, **content: object) -> str:
+    """Return what a template makes of its content alone."""
+    return _environment().get_template(template).render(**content)
+
+
+def layout(content: html.Content) -> Markup:
+    """Return content as HTML: text escaped, each part by its macro, sequences one after the other."""
+    if isinstance(content, str):
+        return escape(content)
+    if isinstance(content, html.Part):
+        macros = _environment().get_template("content.html").module
+        return Markup(getattr(macros, type(content).__name__.lower())(content))
+    return Markup("").join(map(layout, content))
+
+
+def parts(template: str, **content: object) -> dict[str, Markup]:
+    """Return the contents of elements that a template sets, each by its name."""
+    module = _environment().get_template(template).make_module(content)
+    return {name: value for name, value in vars(module).items() if isinstance(value, Markup)}
+
+
+def asset(package: str, name: str) -> str:
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> "Environment":
+    """Loaded when the first page is made: most commands make none."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader(__package__),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.globals |= {"layout": layout, "svg": svg, "table": html.table, "numbers": numbers}
+    made.filters["embedded"] = _embedded
+    made.tests["finite"] = math.isfinite
+    return made
+
+
+def _embedded(record: str) -> Markup:
+    """Return JSON for a script element, which nothing in it can end."""
+    return Markup(record.replace("<", "\\u003c"))
 
 
 def _policy(scripts: Sequence[str], live: bool) -> str:

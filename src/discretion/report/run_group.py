@@ -1,21 +1,31 @@
-"""Runs that differ only in the seed, taken together: their mean, their spread, and each class's share."""
+"""Groups of runs that differ only in the seed: mean and spread over seeds, and what can be compared."""
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from discretion.accounting.certify import share_of
+from discretion.accounting.certificate import share_of
+from discretion.arrays import Floats, Ints
+from discretion.audit import statements
+from discretion.errors import InputError
 from discretion.methods import METHODS
-from discretion.plan import ADVERSARIES, Adversary
-from discretion.population import Floats, Ints
-from discretion.report import statements
-from discretion.report.reading import Run
-from discretion.treatment import ends
+from discretion.plan.plan import ADVERSARIES, Adversary
+from discretion.plan.summary import ends
+from discretion.report.chart import SYMBOLS, Style
+from discretion.runs.config import Config, roles, unplaced
+from discretion.runs.read import Run
 
 Verdict = Literal["within", "over", "none", "broken"]
+# runs of one group may differ in these settings; a run that continues another one is in a group of its own
+ASIDE = {"seed", *(name for name, role in roles(Config).items() if role != "decides")} - {"after"}
+OPTIONS = "plan.options."
+COLOURS = 7  # --method-1 … in page.css
+SECTIONS = ("data", "population", "model")
 
 
 @dataclass(frozen=True)
@@ -30,7 +40,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Curve:
+class MeanCurve:
     rounds: Ints  # (E,) evaluated in every run
     mean: Floats  # (E,)
     std: Floats  # (E,) zeros for a single run
@@ -39,7 +49,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class BudgetClass:
-    """What a class of clients gives and gets; over seeds and members where they differ."""
+    """Treatment and spending of a budget class; over seeds and members where they differ."""
 
     name: str
     clients: int
@@ -47,7 +57,7 @@ class BudgetClass:
     spent: float  # by the same client, against whoever sees the released models
     against: Mapping[Adversary, float]  # largest epsilon of the class
     rounds: tuple[int, ...]
-    curve: Floats  # (rounds,) epsilon spent after so many rounds, largest over seeds
+    curve: Floats  # (E,) epsilon spent after each of `rounds`, largest over seeds
     budgets: tuple[float, ...]  # smallest and largest
     rate: tuple[float, ...] | None  # of secret coins; None where turns are public
     clip: tuple[float, ...] | None  # None for clients that never take part, as the next two
@@ -55,7 +65,11 @@ class BudgetClass:
     batch: tuple[float, ...] | None  # chance of a record to be in a step; None where updates are released
     turns: tuple[float, ...]  # rounds that a client is expected to take part in, or turns that it has
     updates: float  # expected of the whole class, in all rounds; mean over seeds
-    records: float  # of the whole class; mean over seeds
+
+    @property
+    def finite(self) -> bool:
+        """Whether a share of the budget can be told."""
+        return math.isfinite(self.spent) and math.isfinite(self.budget)
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,7 @@ class Group:
     label: str
     runs: tuple[Run, ...]
     apart: tuple[str, ...]  # why it cannot be compared with the others
+    look: Style = Style("--method-none", "", "dash")  # in every chart and table
 
     @property
     def first(self) -> Run:
@@ -88,7 +103,7 @@ class Group:
 
     @cached_property
     def counted(self) -> tuple[Run, ...]:
-        """The finished runs; where there is none, those that were evaluated so far."""
+        """The runs in the mean: finished ones, or where there is none those that were evaluated so far."""
         finished = tuple(run for run in self.runs if run.finished)
         return finished or tuple(run for run in self.runs if len(run.history.rounds))
 
@@ -101,17 +116,17 @@ class Group:
         return tuple(run for run in self.runs if not run.finished)
 
     @cached_property
-    def curve(self) -> Curve:
+    def curve(self) -> MeanCurve:
         """Accuracy over the rounds that were evaluated in every counted run."""
         histories = [run.history for run in self.counted]
         if not histories:
-            return Curve(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), 0)
+            return MeanCurve(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), 0)
         rounds = histories[0].rounds
         for history in histories:
             rounds = np.intersect1d(rounds, history.rounds)
         values = np.stack([h.accuracy[np.isin(h.rounds, rounds)] for h in histories])  # (runs, E)
         std = values.std(axis=0, ddof=1) if len(histories) > 1 else np.zeros(len(rounds))
-        return Curve(rounds, values.mean(axis=0), std, len(histories))
+        return MeanCurve(rounds, values.mean(axis=0), std, len(histories))
 
     @cached_property
     def accuracy(self) -> Estimate | None:
@@ -149,14 +164,14 @@ class Group:
 
     @cached_property
     def held_to_strictest(self) -> bool:
-        """Whether nobody spends more than the strictest budget, though some could."""
+        """Whether no client spends more than the strictest budget, though some may."""
         strictest = min(float(run.population.epsilon.min()) for run in self.runs)
         most = max(float(run.certificate.spent.max()) for run in self.runs)
         return most <= strictest < max(part.budget for part in self.classes)
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:
-        """What a reader must know of the runs before using the numbers."""
+        """Sentences that a reader must know before using the numbers."""
         found = [f"{run.name}: {run.broken}" for run in self.runs if run.broken]
         certificates = [run.certificate for run in self.runs]
         found += dict.fromkeys(filter(None, (statements.paper_mode(c) for c in certificates)))
@@ -184,7 +199,7 @@ def _overspending(run: Run) -> str:
 
 
 def class_name(low: float, high: float) -> str:
-    """Of a class whose clients have different budgets."""
+    """Return the name of a class whose clients have different budgets."""
     return f"ε {low:.3g} to {high:.3g}".replace("inf", "∞")
 
 
@@ -216,12 +231,11 @@ def _budget_class(runs: Sequence[Run], k: int) -> BudgetClass:
         batch=_known(batches) if batches else None,
         turns=_ends([t.turns[who] for t, who in treated]),
         updates=float(np.mean([t.turns[who].sum() for t, who in treated])),
-        records=float(np.mean([run.population.size[who].sum() for run, who in pairs])),
     )
 
 
 def _spending(runs: Sequence[Run], k: int) -> Floats:
-    """Between two points of a curve its later one holds: spending never decreases."""
+    """Return the largest epsilon over runs; between two points of a curve the later one holds."""
     grid = runs[0].certificate.spending.rounds
     curves = []
     for curve in (run.certificate.spending for run in runs):
@@ -238,3 +252,161 @@ def _known(values: Sequence[Floats]) -> tuple[float, float] | None:
 
 def _ends(values: Sequence[Floats]) -> tuple[float, float]:
     return min(float(v.min()) for v in values), max(float(v.max()) for v in values)
+
+
+def setting(run: Run) -> dict[str, Any]:
+    """Return the settings that two runs must share to be compared."""
+    keys = {key: value for key, value in run.settings.items() if key.split(".")[0] in SECTIONS}
+    table = run.population.digest()[:12] if run.config.population.csv else "none"
+    return {
+        **keys,
+        "population (file)": table,
+        "population (clients)": len(run.population),
+        "population (budget classes)": len(run.classes[0]),
+        "plan.rounds": run.plan.rounds,
+        "plan.share": run.config.plan.share,
+    }
+
+
+def promised(run: Run) -> dict[str, Any]:
+    """Return what an epsilon of the run means: runs to be compared share it, unless one promises nothing."""
+    certificate = run.certificate
+    if certificate.promises_nothing:
+        return {}
+    return {
+        "unit": certificate.unit,
+        "adjacency": certificate.adjacency,
+        "promise against": certificate.promise,
+        "colluding clients": certificate.colluding,
+    }
+
+
+def _same(run: Run) -> str:
+    """Return a key that is equal for runs that differ only in the seed."""
+    kept = {key: value for key, value in run.settings.items() if key not in ASIDE}
+    return repr((kept, run.plan.method, setting(run)))
+
+
+def group(runs: Sequence[Run]) -> list[Group]:
+    """Return groups of runs: best accuracy first, then unfinished, then incomparable ones."""
+    together: dict[str, list[Run]] = {}
+    for run in runs:
+        together.setdefault(_same(run), []).append(run)
+    for members in together.values():
+        _refuse_repeats(members)
+    usual = _most([setting(run) for run in runs])
+    promise = _most([promised(run) for run in runs if promised(run) and setting(run) == usual])
+    labels = _labels([members[0] for members in together.values()])
+    groups = [
+        Group(label, tuple(members), _apart(members[0], usual, promise))
+        for label, members in zip(labels, together.values(), strict=True)
+    ]
+    looks = _styles(groups)
+    return sorted((replace(part, look=looks[part.label]) for part in groups), key=_rank)
+
+
+def _styles(groups: Sequence[Group]) -> dict[str, Style]:
+    """Return a style by label. Colours follow the catalogue of methods, not results; no privacy is grey."""
+    known = list(METHODS)
+    order = sorted(
+        groups,
+        key=lambda part: (known.index(part.method) if part.method in known else len(known), part.label),
+    )
+    made: dict[str, Style] = {}
+    private = 0
+    for number, part in enumerate(order):
+        symbol = SYMBOLS[number % len(SYMBOLS)]
+        if part.verdict == "none":
+            made[part.label] = Style("--method-none", symbol, "dash")
+        else:
+            again = private // COLOURS
+            dash = ("solid", "dashdot", "longdash")[again % 3]
+            made[part.label] = Style(f"--method-{private % COLOURS + 1}", symbol, dash)
+            private += 1
+    return made
+
+
+def _refuse_repeats(runs: Sequence[Run]) -> None:
+    seen: dict[int, Run] = {}
+    for run in runs:
+        other = seen.setdefault(run.config.seed, run)
+        if other is not run:
+            raise InputError(
+                f"{other.folder} and {run.folder} have the same settings and the same seed "
+                f"{run.config.seed}: counting both would make the spread over seeds look smaller "
+                "than it is. Leave one of them out."
+            )
+
+
+def _rank(part: Group) -> tuple[bool, bool, float]:
+    accuracy = part.accuracy.mean if part.accuracy else -1.0
+    return bool(part.apart), not part.finished, -accuracy
+
+
+def _most(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the most frequent record; the first of them where several are."""
+    if not records:
+        return {}
+    common = Counter(map(repr, records)).most_common(1)[0][0]
+    return next(record for record in records if repr(record) == common)
+
+
+def _apart(run: Run, usual: Mapping[str, Any], promise: Mapping[str, Any]) -> tuple[str, ...]:
+    mine = promised(run)
+    return _differences(setting(run), usual) + (_differences(mine, promise) if mine else ())
+
+
+def _differences(mine: Mapping[str, Any], usual: Mapping[str, Any]) -> tuple[str, ...]:
+    differing = [key for key in usual if mine[key] != usual[key]]
+    shown = [(key, unplaced(mine[key]), unplaced(usual[key])) for key in differing]
+    return tuple(
+        f"{key} is {this}, not {that}" if this != that else f"{key} differs" for key, this, that in shown
+    )
+
+
+def _labels(firsts: Sequence[Run]) -> list[str]:
+    """Return a label for each run: the method's title, with the settings in which its runs differ."""
+    labels = []
+    for run in firsts:
+        method = run.plan.method
+        alike = [other.settings for other in firsts if other.plan.method == method]
+        keys = [
+            key
+            for key in dict.fromkeys(key for settings in alike for key in settings)
+            if key not in ASIDE and len({repr(settings.get(key)) for settings in alike}) > 1
+        ]
+        told = [
+            f"{key.removeprefix(OPTIONS)} {unplaced(run.settings[key])}"
+            for key in keys
+            if key in run.settings
+        ]
+        labels.append(", ".join([title(method), *told]))
+    return [
+        label if labels.count(label) == 1 else f"{label} ({run.name})"
+        for label, run in zip(labels, firsts, strict=True)
+    ]
+
+
+def comparable(groups: Sequence[Group]) -> list[Group]:
+    return [part for part in groups if not part.apart]
+
+
+def class_names(groups: Sequence[Group]) -> list[str]:
+    """Return a name for each budget class of comparable groups: a span where their budgets differ."""
+    names = []
+    for parts in zip(*(part.classes for part in groups), strict=True):
+        low = min(mine.budgets[0] for mine in parts)
+        high = max(mine.budgets[1] for mine in parts)
+        same = len({mine.name for mine in parts}) == 1
+        names.append(parts[0].name if same else class_name(low, high))
+    return names
+
+
+def differing(groups: Sequence[Group]) -> tuple[str, ...]:
+    """Return the settings, other than the method, in which comparable groups differ."""
+    settings = [part.first.settings for part in comparable(groups)]
+    keys = dict.fromkeys(key for record in settings for key in record)
+    aside = ASIDE | {"plan.method", "train.accept_no_privacy"}
+    return tuple(
+        key for key in keys if key not in aside and len({repr(record.get(key)) for record in settings}) > 1
+    )

@@ -1,17 +1,18 @@
-"""Draws a chart as SVG and HTML that fits any width: the drawing stretches, strokes and words do not.
+"""Charts as SVG of any width, as tables and as CSV: the drawing stretches, strokes and words do not.
 
 Nothing has to be drawn again: colours follow the theme by the style sheet, paper and phones get the same
 drawing, and without scripts all but the values under the pointer is there.
 """
 
 import csv
-import html
 import io
 import json
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
-from discretion.report.chart import Axis, Chart, Series, Style
+from markupsafe import Markup
+
+from discretion.report.chart import Axis, Chart, Series
 
 SIZE = 1000  # of the drawing to each side, stretched to its place
 DASHES = {"solid": "", "dash": "6 4", "dashdot": "8 3 2 3", "longdash": "11 4", "dot": "2 4", "gaps": "7 7"}
@@ -23,22 +24,8 @@ MOST_ROWS = 120  # of a table
 SHORT = 36  # letters, of all names beneath a chart
 
 
-def draw(chart: Chart, name: str, description: str) -> str:
-    """The chart, and its numbers beside it for whoever points at it; `<` cannot end the script."""
-    record = json.dumps(_record(chart), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    wide = max((len(words) for _, words in chart.y.ticks), default=1)
-    ticks = _ticks(chart.x, "x", "left") + _ticks(chart.y, "y", "bottom")
-    return (
-        f'<div class="chart" id="{name}" role="img" tabindex="0" aria-label="{description}" '
-        f'style="height:{chart.height}px;--labels:{wide}ch"><div class="plot">'
-        f'<svg viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none" aria-hidden="true">'
-        f"{_drawing(chart)}</svg>"
-        f'{ticks}<span class="axis">{_text(chart.x.title)}</span></div></div>\n'
-        f'<script type="application/json" data-figure="{name}">{record}</script>'
-    )
-
-
-def _drawing(chart: Chart) -> str:
+def shapes(chart: Chart) -> Markup:
+    """Return the contents of an <svg> of SIZE by SIZE: grid, levels, and a group for each series."""
     parts = []
     for at, _ in chart.y.ticks:
         parts.append(f'<path class="grid" d="M0 {_down(chart.y, at)}H{SIZE}"/>')
@@ -49,8 +36,8 @@ def _drawing(chart: Chart) -> str:
     for series in chart.series:
         number = bars.index(series) if series.shape == "bars" else 0
         inside = _bars(chart, series, number, len(bars)) if series.shape == "bars" else _curve(chart, series)
-        parts.append(f'<g data-group="{_text(group_of(series))}">{inside}</g>')
-    return "".join(parts)
+        parts.append(Markup('<g data-group="{}">{}</g>').format(group_of(series), Markup(inside)))
+    return Markup("".join(parts))
 
 
 def _curve(chart: Chart, series: Series) -> str:
@@ -73,7 +60,7 @@ def _curve(chart: Chart, series: Series) -> str:
 
 
 def _points(across: Sequence[str], down: Sequence[str], series: Series) -> str:
-    """One path for each colour, however many points there are."""
+    """Return one path for each colour, however many points there are."""
     places: dict[str, list[tuple[str, str]]] = {}
     for k, place in enumerate(zip(across, down, strict=True)):
         places.setdefault(series.colours[k] if series.colours else series.look.colour, []).append(place)
@@ -81,7 +68,7 @@ def _points(across: Sequence[str], down: Sequence[str], series: Series) -> str:
 
 
 def _marks(places: Iterable[tuple[str, str]], symbol: str, colour: str) -> str:
-    """Lines of hardly any length with round or square ends: they keep their shape when the rest stretches."""
+    """Return lines of hardly any length with round or square ends: stretching leaves their shape as it is."""
     dots = "".join(f"M{x} {y}h.01" for x, y in places)
     style = f"stroke:var({colour});stroke-linecap:{CAPS[symbol]}"
     found = f'<path class="mark" style="{style};stroke-width:{MARK}px" d="{dots}"/>'
@@ -110,7 +97,7 @@ def _path(across: Sequence[str], down: Sequence[str]) -> str:
 
 
 def _stairs(across: Sequence[str], down: Sequence[str]) -> str:
-    """Up at the earlier point, level to the later one."""
+    """Return a path that goes up at the earlier point, and level to the later one."""
     first = f"M{across[0]} {down[0]}" if across else ""
     return first + "".join(f"V{y}H{x}" for x, y in zip(across[1:], down[1:], strict=True))
 
@@ -120,30 +107,37 @@ def _across(axis: Axis, value: float) -> str:
 
 
 def _down(axis: Axis, value: float) -> str:
-    """What passes the axis is drawn just beyond its end, where it is cut off."""
+    """Return the place from the top; values beyond the axis are drawn just past its end and cut off."""
     place = min(max(axis.place(value), -0.5), 1.5) if value > 0 or not axis.logarithmic else -0.5
     return f"{SIZE * (1 - place):.1f}"
 
 
-def _ticks(axis: Axis, kind: str, side: str) -> str:
-    """Where there is little room every second one is left out; of names only where they are long."""
+def ticks(axis: Axis, kind: str, side: str) -> list[tuple[str, str, str]]:
+    """Return the words beside an axis, each after its classes of page.css and its place as a style.
+
+    Where there is little room every second one is left out; of names only where they are long.
+    """
     few = axis.named and sum(len(words) for _, words in axis.ticks) <= SHORT
-    found = []
-    for k, (at, words) in enumerate(axis.ticks):
-        kinds = f"{kind} odd" if k % 2 and not few else kind
-        style = f"{side}:{100 * axis.place(at):.2f}%"
-        found.append(f'<span class="{kinds}" style="{style}" aria-hidden="true">{_text(words)}</span>')
-    return "".join(found)
+    return [
+        (f"{kind} odd" if k % 2 and not few else kind, f"{side}:{100 * axis.place(at):.2f}%", words)
+        for k, (at, words) in enumerate(axis.ticks)
+    ]
 
 
-def _record(chart: Chart) -> dict[str, object]:
-    """What page.js needs to find the values under a pointer, as places between 0 and 1, and to show them."""
+def widest(axis: Axis) -> int:
+    """Return the letters of the longest word beside an axis."""
+    return max((len(words) for _, words in axis.ticks), default=1)
+
+
+def record(chart: Chart) -> str:
+    """Return the JSON from which page.js finds and shows the values under a pointer."""
     ends = {k: [a.low, a.high, a.logarithmic, a.title] for k, a in (("x", chart.x), ("y", chart.y))}
     names = [words for _, words in chart.x.ticks] if chart.x.named else []
-    return {**ends, "names": names, "series": [_series(chart, series) for series in chart.series]}
+    found = {**ends, "names": names, "series": [_series(series) for series in chart.series]}
+    return json.dumps(found, allow_nan=False, separators=(",", ":"))
 
 
-def _series(chart: Chart, series: Series) -> dict[str, object]:
+def _series(series: Series) -> dict[str, object]:
     found: dict[str, object] = {
         "name": series.name,
         "group": group_of(series),
@@ -165,7 +159,7 @@ def group_of(series: Series) -> str:
 
 
 def rows(chart: Chart) -> tuple[list[str], list[list[str]]] | None:
-    """The chart as a table, with a row for each place; none for clouds of points, or where it is too long."""
+    """Return head and rows of a table of the chart; None for clouds of points, or beyond MOST_ROWS."""
     if any(series.shape == "points" for series in chart.series):
         return None
     places = sorted({x for series in chart.series for x in series.x})
@@ -178,7 +172,7 @@ def rows(chart: Chart) -> tuple[list[str], list[list[str]]] | None:
 
 
 def table(chart: Chart) -> str:
-    """All that is drawn as CSV, in full precision."""
+    """Return all values of the chart as CSV, in full precision."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     labelled = any(series.labels for series in chart.series)
@@ -199,31 +193,6 @@ def download(chart: Chart) -> str:
 
 
 def inert(text: str) -> str:
-    """As one line; a spreadsheet takes a cell that begins as some do for a formula."""
+    """Return text as one line that no spreadsheet takes for a formula."""
     line = text.replace("\r", " ").replace("\n", " ")
     return f"'{line}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else line
-
-
-def _text(value: object) -> str:
-    return html.escape(str(value))
-
-
-def swatch(look: Style) -> str:
-    """The line and mark of a series, as in the charts."""
-    mark = ""
-    if look.symbol:
-        cap = CAPS[look.symbol]
-        mark = f'<path d="M14 6h.01" stroke-width="{MARK}" stroke-linecap="{cap}"/>'
-        if look.symbol in ("ring", "frame"):
-            mark += (
-                f'<path d="M14 6h.01" stroke="var(--surface)" stroke-width="{HOLE}" stroke-linecap="{cap}"/>'
-            )
-    line = (
-        ""
-        if look.dash == "none"
-        else (f'<path d="M0 6H28" stroke-width="2.2" stroke-dasharray="{DASHES[look.dash] or "none"}"/>')
-    )
-    return (
-        f'<svg class="swatch" viewBox="0 0 28 12" aria-hidden="true" style="stroke:var({look.colour})">'
-        f"{line}{mark}</svg>"
-    )

@@ -1,14 +1,11 @@
-"""Sentences that are made from the runs: what was reached, by whom the budgets are used, what to mind."""
+"""Sentences about results: accuracy reached, use of budgets, spread over seeds."""
 
 import math
 from collections.abc import Sequence
 from datetime import datetime
 
-from discretion.plan import Adversary
 from discretion.report import numbers
-from discretion.report.comparing import comparable
-from discretion.report.groups import Estimate, Group
-from discretion.report.reading import Run
+from discretion.report.run_group import Estimate, Group, comparable
 
 FEW = 3  # methods that are named in the title
 MOST_NAMED = 4  # methods in the first sentence
@@ -26,8 +23,16 @@ def score(accuracy: Estimate, decimals: int = 1) -> str:
     return f"{100 * accuracy.mean:.{decimals}f}{spread}{numbers.SPACE}%"
 
 
+def loss(part: Group) -> str:
+    if part.loss is None:
+        return "–"
+    if not math.isfinite(part.loss.mean):
+        return "diverged"
+    return f"{part.loss.mean:.3f}" + (f" ± {part.loss.std:.3f}" if part.loss.std is not None else "")
+
+
 def result(groups: Sequence[Group]) -> str:
-    """One sentence or two; starts with the best method that kept every budget."""
+    """Return one or two sentences on the result, the best method that kept every budget first."""
     scored = [part for part in groups if not part.apart and part.accuracy]
     done = [part for part in scored if part.finished]
     if not scored:
@@ -59,7 +64,7 @@ def _aside(part: Group) -> str:
 
 
 def _caution(kept: Sequence[Group]) -> str:
-    """Whether the lead of the first over the second is more than chance."""
+    """Return a caution where the first method's lead over the second may be chance."""
     if len(kept) < 2 or not (kept[0].accuracy and kept[1].accuracy):
         return ""
     best, second = kept[0].accuracy, kept[1].accuracy
@@ -79,12 +84,8 @@ def averaging(groups: Sequence[Group]) -> str:
 
 
 def use_of_budgets(part: Group) -> str:
-    """Who uses its budget under this method, in one sentence."""
-    shares = {
-        mine.name: mine.spent / mine.budget
-        for mine in part.classes
-        if math.isfinite(mine.spent) and math.isfinite(mine.budget)
-    }
+    """Return one sentence on which budget classes use their budgets under this method."""
+    shares = {mine.name: mine.spent / mine.budget for mine in part.classes if mine.finite}
     if not shares:
         return ""
     least, most = (end(shares, key=shares.__getitem__) for end in (min, max))
@@ -119,58 +120,3 @@ def _day(moment: str) -> str:
     except ValueError:
         return moment
     return f"{found.day} {found:%B %Y}"
-
-
-OBSERVERS: dict[Adversary, str] = {
-    "public": "whoever sees the models",
-    "clients": "other clients, and whoever sees the models",
-    "server": "the server, other clients, and whoever sees the models",
-}
-
-
-def promised(part: Group) -> str:
-    """What a method promises to each client, and what it rests on."""
-    certificate = part.first.certificate
-    if part.verdict == "broken":
-        return "The certificate does not fit the run: nothing is proved."
-    if part.verdict == "none":
-        return "Nothing: no client is protected from anybody."
-    what = "the whole data set" if certificate.unit == "client" else "each single record"
-    kept = "" if part.verdict == "within" else " This does not hold: budgets are passed."
-    trusted = "" if certificate.promise == "server" else " The server is trusted."
-    return (
-        f"Protects {what} of every client against {OBSERVERS[certificate.promise]}, as counted by "
-        f"{certificate.accountant}.{trusted}{kept}"
-    )
-
-
-def promise(unit: str, adjacency: str) -> str:
-    """What is protected, in plain words."""
-    units = {"client": "One client’s whole data set", "record": "Each single record of a client"}
-    changes = {"add_remove": "present or absent", "replace": "this or any other in its place"}
-    return f"{units.get(unit, unit)}: {changes.get(adjacency, adjacency)}"
-
-
-def trusted(noise_at: str, promise: str) -> str:
-    """What the server could do if it were dishonest."""
-    if noise_at == "secure_sum" and promise != "server":
-        return (
-            "It sees each client’s answer with that client’s own share of the noise: no secure sum is on the "
-            "way. It is trusted to add the answers up, and to keep the rest to itself."
-        )
-    known = {
-        "server": "It sees every update before the noise, draws the noise, and knows who took part in "
-        "which round. It is trusted to add the noise as planned and to keep the rest to itself.",
-        "clients": "It sees each update with that client’s own share of the noise, and who took part. It is "
-        "trusted to add the shares of those who did not, and to keep the rest to itself.",
-        "secure_sum": "Nothing but to add up: it sees sums only, and cannot tell who took part.",
-        "steps": "Nothing: whatever a client sends is noisy before it leaves.",
-    }
-    return known.get(noise_at, noise_at)
-
-
-def tested(runs: Sequence[Run]) -> str:
-    """Whose the test records are: with natural clients each keeps some of its own for testing."""
-    natural = any(run.config.data.partition == "natural" for run in runs)
-    own = "test records that the clients held out themselves: these figures are not private"
-    return own if natural else "test records that belong to no client"

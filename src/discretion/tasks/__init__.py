@@ -1,0 +1,1 @@
+"""Data sets, their partitions among clients, and models."""

@@ -1,19 +1,17 @@
-"""The data sets by name, ready for a model: arrays, number of classes, and who owns each record."""
+"""Data sets by name: arrays ready for a model, number of classes, owners of records."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from discretion import outside
 from discretion.errors import DataError, nearest
 from discretion.tasks import fetch, readers
+from discretion.tasks.catalogue import ENTRIES, MEAN_STD, RECIPES, Kind
 from discretion.tasks.readers import Bytes, Floats, Ints
-from discretion.tasks.recipes import RECIPES
-
-Kind = Literal["image", "tabular", "text"]
 
 
 @dataclass(frozen=True)
@@ -36,43 +34,6 @@ class Dataset:
     owners: tuple[str, ...] = ()  # their names
 
 
-@dataclass(frozen=True)
-class Entry:
-    """What a person wants to know about a data set before loading it."""
-
-    name: str
-    kind: Kind
-    records: int | None  # training and test together; None when it is the person's own
-    licence: str
-    download: int  # bytes, 0 when nothing is downloaded
-    about: str
-
-
-_ENTRIES = (
-    Entry("fashion-mnist", "image", 70_000, "MIT", 30_878_645, "clothes, 10 classes, 28 x 28 grey"),
-    Entry("mnist", "image", 70_000, "CC BY-SA 3.0", 11_594_722, "handwritten digits, 28 x 28 grey"),
-    Entry("adult", "tabular", 48_842, "CC BY 4.0", 5_977_458, "census: income above $50,000?"),
-    Entry("cifar-10", "image", 60_000, "none stated", 170_052_171, "10 classes, 32 x 32 colour"),
-    Entry("shakespeare", "text", 510_343, "CC BY 2.5", 5_400_000, "LEAF-style next character, by role"),
-    Entry("digits", "image", 1_797, "CC BY 4.0", 0, "8 x 8 grey: for a first try, not for claims"),
-    Entry("breast-cancer", "tabular", 569, "CC BY 4.0", 0, "for a first try, not for claims"),
-    Entry("csv", "tabular", None, "yours", 0, "your own table: label, perhaps client, numbers"),
-)
-
-# Round numbers chosen by hand, so that no single record could have moved them: statistics
-# computed on private records would be a release of their own.
-_MEAN_STD = {
-    "fashion-mnist": (0.3, 0.35),
-    "mnist": (0.1, 0.3),
-    "cifar-10": (0.5, 0.25),
-    "digits": (0.3, 0.4),
-}
-
-
-def names() -> tuple[Entry, ...]:
-    return _ENTRIES
-
-
 def load(
     name: str,
     *,
@@ -81,10 +42,17 @@ def load(
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
-    """A data set by name, from the cache if it is there; `path` is a person's own table (csv)."""
-    known = [entry.name for entry in _ENTRIES]
-    if name not in known:
-        raise DataError(f"{name!r} is no data set.{nearest(name, known)} There are: {', '.join(known)}.")
+    """Return a data set by name, from the cache if it is there; `path` is a person's own table (csv).
+
+    `package.module:function` is imported and called; the function takes nothing and returns a Dataset.
+    """
+    if outside.is_outside(name) and path is None:
+        return _from_outside(name)
+    if name not in ENTRIES:
+        raise DataError(
+            f"{name!r} is no data set.{nearest(name, ENTRIES)} There are: {', '.join(ENTRIES)}, and your own "
+            "as package.module:function."
+        )
     if (path is not None) != (name == "csv"):
         raise DataError(
             "csv: needs the path of your table."
@@ -100,14 +68,46 @@ def load(
     return _FETCHED[name](folder, source)
 
 
+def _from_outside(name: str) -> Dataset:
+    """Return the data set that a person's own function makes, under the function's name."""
+    try:
+        found = outside.load(name, DataError)()
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"Data set {name!r} fails when called: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Dataset):
+        raise DataError(f"Data set {name!r} returned a {type(found).__name__}; expected a Dataset")
+    for part, split in (("train", found.train), ("test", found.test)):
+        labels = split.labels
+        whole = labels.dtype == np.int64 and bool(((labels >= 0) & (labels < found.classes)).all())
+        if len(labels) != len(split.inputs) or not len(labels) or not whole:
+            raise DataError(
+                f"Data set {name!r}: {part} has {len(split.inputs)} inputs and {len(labels)} labels of type "
+                f"{labels.dtype}; expected an int64 label from 0 to {found.classes - 1} for each input"
+            )
+    return replace(found, name=name)
+
+
+def _dataset(
+    name: str,
+    splits: tuple[Split, Split],
+    classes: int,
+    source: str,
+    owner: Ints | None = None,
+    owners: tuple[str, ...] = (),
+) -> Dataset:
+    """Return a data set of the catalogue from its training and test split."""
+    return Dataset(name, *splits, classes, ENTRIES[name].kind, source, *MEAN_STD[name], owner, owners)
+
+
 def _idx_images(folder: Path, source: str) -> Dataset:
     def split(part: str) -> Split:
         images = readers.read_idx(folder / f"{part}-images-idx3-ubyte")
         labels = readers.read_idx(folder / f"{part}-labels-idx1-ubyte")
         return Split(images[:, None], labels.astype(np.int64))
 
-    mean, std = _MEAN_STD[folder.name]
-    return Dataset(folder.name, split("train"), split("t10k"), 10, "image", source, mean, std)
+    return _dataset(folder.name, (split("train"), split("t10k")), 10, source)
 
 
 def _cifar(folder: Path, source: str) -> Dataset:
@@ -117,13 +117,12 @@ def _cifar(folder: Path, source: str) -> Dataset:
         np.concatenate([labels for _, labels in batches]),
     )
     test = Split(*readers.read_cifar_batch(folder / "test_batch.bin"))
-    return Dataset("cifar-10", train, test, 10, "image", source, *_MEAN_STD["cifar-10"])
+    return _dataset("cifar-10", (train, test), 10, source)
 
 
 def _adult(folder: Path, source: str) -> Dataset:
-    train = Split(*readers.read_adult(folder / "adult.data"))
-    test = Split(*readers.read_adult(folder / "adult.test"))
-    return Dataset("adult", train, test, 2, "tabular", source)
+    train, test = (Split(*readers.read_adult(folder / f"adult.{part}")) for part in ("data", "test"))
+    return _dataset("adult", (train, test), 2, source)
 
 
 # LEAF's alphabet; a character that is not in it is left out.
@@ -133,7 +132,7 @@ STRIDE = 8  # LEAF has a window at each character: eight times the records of th
 
 
 def _shakespeare(folder: Path, source: str) -> Dataset:
-    """Windows of 80 characters and the next one, by role; each role's last fifth is for testing."""
+    """Make windows of 80 characters, labelled by the next one; the last fifth of each role is for testing."""
     code = np.full(128, 255, np.uint8)
     code[np.frombuffer(ALPHABET.encode(), np.uint8)] = np.arange(len(ALPHABET))
     texts: list[Bytes] = []
@@ -162,16 +161,9 @@ def _shakespeare(folder: Path, source: str) -> Dataset:
         starts = np.concatenate(parts)
         return Split(windows[starts], together[starts + WINDOW].astype(np.int64))
 
-    return Dataset(
-        "shakespeare",
-        split(train),
-        split(test),
-        len(ALPHABET),
-        "text",
-        source,
-        owner=np.concatenate(owner).astype(np.int64),
-        owners=tuple(owners),
-    )
+    holder = np.concatenate(owner).astype(np.int64)
+    splits = split(train), split(test)
+    return _dataset("shakespeare", splits, len(ALPHABET), source, owner=holder, owners=tuple(owners))
 
 
 _IN_SCIKIT_LEARN = "embedded in scikit-learn"
@@ -191,10 +183,9 @@ def _scikit_learn(name: str) -> tuple[Floats, Ints]:
 
 def _digits() -> Dataset:
     features, labels = _scikit_learn("digits")
-    # 0..16 in the file; 0..255 like every other picture here.
+    # 0..16 in the file; 0..255 like every other image here.
     images = np.rint(features * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
-    train, test = _split(images, labels, _test_fifth(len(labels), None))
-    return Dataset("digits", train, test, 10, "image", _IN_SCIKIT_LEARN, *_MEAN_STD["digits"])
+    return _dataset("digits", _split(images, labels, _test_fifth(len(labels), None)), 10, _IN_SCIKIT_LEARN)
 
 
 # What each of the ten measures can be at most, about, for a cell's mean, standard error and worst:
@@ -213,16 +204,16 @@ _BREAST_CANCER_SCALES = np.array(
 def _breast_cancer() -> Dataset:
     features, labels = _scikit_learn("breast_cancer")
     scaled = features / _BREAST_CANCER_SCALES
-    train, test = _split(scaled, labels, _test_fifth(len(labels), None))
-    return Dataset("breast-cancer", train, test, 2, "tabular", _IN_SCIKIT_LEARN)
+    splits = _split(scaled, labels, _test_fifth(len(labels), None))
+    return _dataset("breast-cancer", splits, 2, _IN_SCIKIT_LEARN)
 
 
 def _own_table(path: Path) -> Dataset:
-    """Features are used as they are: scale them by public constants before."""
+    """Read the user's table; features are used as they are, so scale them by public constants before."""
     table = readers.read_table(path)
     found = _ordered(table.labels)
     if len(found) < 2:
-        raise DataError(f"{path}: the labels are {', '.join(found)}; expected at least two")
+        raise DataError(f"{path}: found labels {', '.join(found)}; expected at least two different ones")
     labels = _numbered(table.labels, found)
     owners = _ordered(table.clients or ())
     owner = None if table.clients is None else _numbered(table.clients, owners)
@@ -232,21 +223,14 @@ def _own_table(path: Path) -> Dataset:
             f"{path}: {len(labels)} records, too few for a test set; expected at least 5 and, "
             "with a column `client`, more than one for some client"
         )
-    train, test = _split(table.features, labels, is_test)
-    return Dataset(
-        "csv",
-        train,
-        test,
-        classes=len(found),
-        kind="tabular",
-        source=f"your table {path.name}, labels {', '.join(found[:20])} as 0, 1, ...",
-        owner=None if owner is None else owner[~is_test],
-        owners=owners,
-    )
+    splits = _split(table.features, labels, is_test)
+    source = f"your table {path.name}, labels {', '.join(found[:20])} as 0, 1, ..."
+    of_train = None if owner is None else owner[~is_test]
+    return _dataset("csv", splits, len(found), source, owner=of_train, owners=owners)
 
 
 def _ordered(cells: Sequence[str]) -> tuple[str, ...]:
-    """The different cells, in the order of numbers if all are numbers."""
+    """Return the distinct cells, in numeric order if all are numbers."""
     try:
         return tuple(sorted(set(cells), key=float))
     except ValueError:
@@ -259,7 +243,7 @@ def _numbered(cells: Sequence[str], words: Sequence[str]) -> Ints:
 
 
 def _test_fifth(count: int, owner: Ints | None) -> npt.NDArray[np.bool_]:
-    """(n,) the records for testing: a fifth, the same each time, that leaves each owner one."""
+    """Return the (n,) mask of the test records: a fixed fifth that leaves each owner at least one record."""
     order = np.random.default_rng(0).permutation(count)
     if owner is not None:
         first = np.unique(owner[order], return_index=True)[1]

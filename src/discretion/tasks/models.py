@@ -1,9 +1,9 @@
-"""Build the models that clients train, refuse those that would leak, see them as one vector."""
+"""Models that clients train: built-in ones, checks that refuse leaking ones, conversion to a flat vector."""
 
 import hashlib
 import math
 from collections.abc import Callable
-from importlib import import_module
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
+from discretion import outside
 from discretion.errors import ModelError, nearest
 from discretion.tasks.datasets import Dataset
 
@@ -26,51 +27,45 @@ def _mlp(dataset: Dataset) -> nn.Module:
     return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(64, dataset.classes))
 
 
+def _convolutional(
+    channels: tuple[int, ...], block: Callable[[int, int], list[nn.Module]], units: tuple[int, ...]
+) -> nn.Module:
+    """Return a block for each pair of channels, then linear layers of these units with ReLU between them."""
+    layers = [layer for pair in pairwise(channels) for layer in block(*pair)]
+    layers.append(nn.Flatten())
+    for entering, leaving in pairwise(units):
+        layers += [nn.Linear(entering, leaving), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
 def _cnn_small(dataset: Dataset) -> nn.Module:
+    def block(ins: int, outs: int) -> list[nn.Module]:
+        return [nn.Conv2d(ins, outs, 5), nn.MaxPool2d(2), nn.ReLU()]
+
     channels, height, width = _image(dataset, "cnn_small", smallest=16)
     rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
-    return nn.Sequential(
-        nn.Conv2d(channels, 10, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(10, 20, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(20 * rows * columns, 50),
-        nn.ReLU(),
-        nn.Linear(50, dataset.classes),
-    )
+    return _convolutional((channels, 10, 20), block, (20 * rows * columns, 50, dataset.classes))
 
 
 def _cnn(dataset: Dataset) -> nn.Module:
+    def block(ins: int, outs: int) -> list[nn.Module]:
+        return [nn.Conv2d(ins, outs, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+
     channels, height, width = _image(dataset, "cnn", smallest=4)
-    return nn.Sequential(
-        nn.Conv2d(channels, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * (height // 4) * (width // 4), 512),
-        nn.ReLU(),
-        nn.Linear(512, dataset.classes),
-    )
+    features = 64 * (height // 4) * (width // 4)
+    return _convolutional((channels, 32, 64), block, (features, 512, dataset.classes))
 
 
 def _cnn_norm(dataset: Dataset) -> nn.Module:
+    def block(ins: int, outs: int) -> list[nn.Module]:
+        return [nn.Conv2d(ins, outs, 3, padding=1), nn.GroupNorm(8, outs), nn.ReLU(), nn.MaxPool2d(2)]
+
     channels, height, width = _image(dataset, "cnn_norm", smallest=8)
-    blocks: list[nn.Module] = []
-    for outs in (32, 64, 128):
-        convolution = nn.Conv2d(channels, outs, 3, padding=1)
-        blocks += [convolution, nn.GroupNorm(8, outs), nn.ReLU(), nn.MaxPool2d(2)]
-        channels = outs
-    features = channels * (height // 8) * (width // 8)
-    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(features, dataset.classes))
+    features = 128 * (height // 8) * (width // 8)
+    return _convolutional((channels, 32, 64, 128), block, (features, dataset.classes))
 
 
-class _LSTMLayer(nn.Module):
+class LSTMLayer(nn.Module):
     """One LSTM layer in plain tensor operations, (N, L, inputs) to (N, L, hidden).
 
     nn.LSTM has no batching rule in torch.func (vmap fails without grad and falls back to a loop
@@ -101,12 +96,12 @@ class _LSTMLayer(nn.Module):
 
 
 class _LSTM(nn.Module):
-    """Logits of the next token after each window of tokens (N, L)."""
+    """Model of the next token: windows of tokens (N, L) to logits (N, tokens)."""
 
     def __init__(self, tokens: int, embedding: int = 8, hidden: int = 256) -> None:
         super().__init__()
         self.embedding = nn.Embedding(tokens, embedding)
-        self.layers = nn.Sequential(_LSTMLayer(embedding, hidden), _LSTMLayer(hidden, hidden))
+        self.layers = nn.Sequential(LSTMLayer(embedding, hidden), LSTMLayer(hidden, hidden))
         self.output = nn.Linear(hidden, tokens)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -117,12 +112,12 @@ class _LSTM(nn.Module):
 def _lstm(dataset: Dataset) -> nn.Module:
     if dataset.kind != "text":
         raise ModelError(
-            f"lstm: it reads text, but {dataset.name} is {dataset.kind} data. Use mlp or linear."
+            f"lstm: expected text, but {dataset.name} is {dataset.kind} data. Use mlp or linear."
         )
     largest = max(int(s.inputs.max()) for s in (dataset.train, dataset.test) if s.inputs.size)
     if largest >= dataset.classes:
         raise ModelError(
-            f"lstm: it predicts the next token, so ids must be below {dataset.classes} (classes), "
+            f"lstm: the model predicts the next token, so ids must be below {dataset.classes} (classes), "
             f"but {dataset.name} has {largest}. Use your own model as package.module:factory."
         )
     return _LSTM(dataset.classes)
@@ -139,7 +134,7 @@ _BUILDERS: dict[str, tuple[Callable[[Dataset], nn.Module], str]] = {
 
 
 def names() -> dict[str, str]:
-    """The built-in models, each with one line of description."""
+    """Return the built-in models, each with a line of description."""
     return {name: description for name, (_, description) in _BUILDERS.items()}
 
 
@@ -154,15 +149,14 @@ def build(name: str, dataset: Dataset, seed: int) -> nn.Module:
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        if ":" in name:
+        if outside.is_outside(name):
             model = _call_factory(name, dataset)
         elif name in _BUILDERS:
             model = _BUILDERS[name][0](dataset)
         else:
             raise ModelError(
                 f"There is no model {name!r}.{nearest(name, _BUILDERS)} Known: {', '.join(_BUILDERS)}, and "
-                "your own as "
-                "package.module:factory."
+                "your own as package.module:factory."
             )
         check(model)
         _try(model, name, dataset)
@@ -170,7 +164,7 @@ def build(name: str, dataset: Dataset, seed: int) -> nn.Module:
 
 
 def check(model: nn.Module) -> None:
-    """Refuse a model that cannot be trained privately; the message says what to change.
+    """Raise a ModelError if the model cannot be trained privately; the message says what to change.
 
     Guarantees: an accepted model has trainable parameters, all of its parameters are float32, its
     state dict has nothing else in it, and no layer of torch.nn in it draws random numbers or
@@ -185,19 +179,19 @@ def check(model: nn.Module) -> None:
             )
         if _draws_random_numbers(module):
             raise ModelError(
-                f"{place} draws random numbers while training, so that an update could not be "
-                "repeated. Remove it, or set its probability to 0."
+                f"{place} draws random numbers while training, so updates are not reproducible. "
+                "Remove the layer, or set its probability to 0."
             )
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name, parameter in parameters.items():
         if is_lazy(parameter):
-            raise ModelError(f"Parameter {name!r} has no size yet. Do not use lazy layers.")
+            raise ModelError(f"Parameter {name!r} has no shape yet. Do not use lazy layers.")
         if parameter.dtype != torch.float32:
             found = f"Parameter {name!r} is {parameter.dtype}"
             raise ModelError(f"{found}, but must be torch.float32. Call .float() on the model.")
     if others := [name for name in model.state_dict() if name not in parameters]:
         raise ModelError(
-            f"The model keeps {', '.join(others)} beside its parameters, which would leave the "
+            f"The model's state has {', '.join(others)} besides its parameters, which would leave the "
             "client without noise. If constant, use register_buffer(..., persistent=False); "
             "otherwise remove it."
         )
@@ -206,24 +200,23 @@ def check(model: nn.Module) -> None:
 
 
 def shapes_digest(module: nn.Module) -> str:
-    """SHA-256 of the names and shapes of the trainable parameters, in order."""
+    """Return the SHA-256 of the names and shapes of the trainable parameters, in order."""
     lines = (f"{name} {tuple(p.shape)}" for name, p in module.named_parameters() if p.requires_grad)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def flatten(module: nn.Module) -> npt.NDArray[np.float32]:
-    """A copy (d,) of the trainable parameters, one after the other as in named_parameters."""
+    """Return a copy (d,) of the trainable parameters, in the order of named_parameters."""
     trainable = [p.detach().cpu().reshape(-1) for p in module.parameters() if p.requires_grad]
     vector: npt.NDArray[np.float32] = torch.cat(trainable).numpy()
     return vector
 
 
 def unflatten(vector: npt.NDArray[np.float32] | Tensor, module: nn.Module) -> dict[str, Tensor]:
-    """Views of a vector (d,), or of a stack of them (..., d), as the module's trainable parameters.
+    """Return views of a vector (d,), or of a stack (..., d), as the module's trainable parameters by name.
 
-    The result is what torch.func.functional_call takes; from a stack (K, d), after vmap. An array
-    that may not be written to is copied first, since torch has no read-only tensors; it goes to where
-    the module is.
+    The result is what torch.func.functional_call takes; that of a stack (K, d), inside vmap. An array goes
+    to the module's device; a read-only array is copied first, since torch has no read-only tensors.
     """
     if isinstance(vector, np.ndarray):
         vector = torch.from_numpy(vector if vector.flags.writeable else vector.copy())
@@ -248,14 +241,7 @@ def _draws_random_numbers(module: nn.Module) -> bool:
 
 
 def _call_factory(name: str, dataset: Dataset) -> nn.Module:
-    module_name, _, factory_name = name.partition(":")
-    try:
-        factory = getattr(import_module(module_name), factory_name)
-    except Exception as error:
-        raise ModelError(
-            f"Model {name!r} cannot be imported: {type(error).__name__}: {error}. Write "
-            "package.module:factory and install the package or put its folder on PYTHONPATH."
-        ) from error
+    factory = outside.load(name, ModelError)
     try:
         model = factory(dataset)
     except Exception as error:
@@ -269,7 +255,7 @@ def _call_factory(name: str, dataset: Dataset) -> nn.Module:
 
 
 def _try(model: nn.Module, name: str, dataset: Dataset) -> None:
-    """One pass over blank records, which finds wrong shapes and randomness that `check` cannot."""
+    """Run the model on two blank records, to find wrong shapes and randomness that `check` cannot see."""
     dtype = torch.int64 if dataset.kind == "text" else torch.float32
     blank = torch.zeros(2, *dataset.train.inputs.shape[1:], dtype=dtype)
     before = torch.get_rng_state()
@@ -283,8 +269,8 @@ def _try(model: nn.Module, name: str, dataset: Dataset) -> None:
         ) from error
     if not torch.equal(before, torch.get_rng_state()):
         raise ModelError(
-            f"Model {name!r} draws random numbers in forward (functional dropout?), so that an "
-            "update could not be repeated. Remove it."
+            f"Model {name!r} draws random numbers in forward (functional dropout?), so updates are not "
+            "reproducible. Remove that."
         )
     shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     if shape != (2, dataset.classes):
@@ -296,7 +282,7 @@ def _try(model: nn.Module, name: str, dataset: Dataset) -> None:
 
 def _features(dataset: Dataset, model: str) -> int:
     if dataset.kind == "text":
-        raise ModelError(f"{model}: it cannot read the text of {dataset.name}. Use lstm.")
+        raise ModelError(f"{model}: expected images or a table, but {dataset.name} is text. Use lstm.")
     return math.prod(dataset.train.inputs.shape[1:])
 
 
@@ -304,7 +290,7 @@ def _image(dataset: Dataset, model: str, smallest: int) -> tuple[int, int, int]:
     if dataset.kind != "image":
         instead = "lstm" if dataset.kind == "text" else "mlp"
         raise ModelError(
-            f"{model}: it reads images, but {dataset.name} is {dataset.kind} data. Use {instead}."
+            f"{model}: expected images, but {dataset.name} is {dataset.kind} data. Use {instead}."
         )
     channels, height, width = dataset.train.inputs.shape[1:]
     if min(height, width) < smallest:

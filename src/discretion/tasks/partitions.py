@@ -1,4 +1,4 @@
-"""Divide the records of a data set among clients, evenly or skewed by label."""
+"""Partitions of a data set's records among clients: iid, or skewed by label or owner."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Partition:
-    """Which records each client holds; a record is held by one client or by none."""
+    """The records of each client; a record belongs to one client or to none."""
 
     index: Ints  # (sum of sizes,) record numbers, client after client
     start: Ints  # (N+1,) client k holds index[start[k]:start[k+1]]
@@ -35,13 +35,13 @@ class Partition:
         return np.diff(self.start)
 
     def of(self, client: int) -> Ints:
-        """The records of one client."""
+        """Return the record numbers of one client."""
         client = range(self.clients)[client]
         return self.index[self.start[client] : self.start[client + 1]]
 
 
 def even_sizes(records: int, clients: int, records_per_client: int | None = None) -> Ints:
-    """Sizes that use every record and differ by at most 1, or `records_per_client` for each."""
+    """Return (N,) sizes that use every record and differ by at most 1, or `records_per_client` for each."""
     _require_enough(records, clients)
     if records_per_client is None:
         return records // clients + (np.arange(clients) < records % clients).astype(np.int64)
@@ -51,11 +51,10 @@ def even_sizes(records: int, clients: int, records_per_client: int | None = None
 
 
 def varied_sizes(records: int, clients: int, rng: np.random.Generator) -> Ints:
-    """Sizes proportional to v_k ~ U(0.5, 1.5) that use every record, with at least 1 each.
+    """Return (N,) sizes proportional to v_k ~ U(0.5, 1.5) that use every record, at least 1 each.
 
-    The exact shares are rounded down and the records left over go to the largest remainders.
-    Where there are so few records that a share is below 1, that client gets 1 and the clients
-    furthest above their share give.
+    Exact shares are rounded down, and the remaining records go to the largest remainders. A client whose
+    share is below 1 gets 1 record, taken from the clients that are furthest above their share.
     """
     _require_enough(records, clients)
     weights = rng.uniform(0.5, 1.5, clients)
@@ -72,21 +71,20 @@ def varied_sizes(records: int, clients: int, rng: np.random.Generator) -> Ints:
 
 
 def iid(labels: Ints, sizes: Ints, rng: np.random.Generator) -> Partition:
-    """Every client draws from all records alike."""
-    chosen = _choose(labels, sizes, rng)
-    return Partition(chosen, _starts(sizes))
+    """Give each client records drawn from all records alike."""
+    return Partition(_choose(labels, sizes, rng), _starts(sizes))
 
 
 def dirichlet(labels: Ints, sizes: Ints, rng: np.random.Generator, alpha: float = 0.5) -> Partition:
-    """Each client's shares of the labels are Dirichlet; small alpha gives few labels each.
+    """Draw each client's label shares from a Dirichlet distribution; small alpha gives few labels each.
 
     With C labels of frequencies f the shares follow Dirichlet(alpha * C * f): the usual symmetric
     Dirichlet(alpha) on a balanced data set, and iid for large alpha on any data set.
 
-    No record is used twice, so a label can be asked for more often than it exists. Then its
-    records go to the asking places drawn at random, no client before another, and the places
-    that got none ask again by their client's own shares of the labels that still have records;
-    a client without such a share takes what is left in proportion.
+    No record is used twice, so clients can ask for more records of a label than there are. Then the label's
+    records are given to requests drawn at random, no client before another, and unmet requests are drawn
+    again from the client's own shares of the labels that still have records. A client whose shares of those
+    labels are all zero takes what is left, in proportion.
     """
     if not (np.isfinite(alpha) and alpha > 0):
         raise DataError(
@@ -105,12 +103,12 @@ def dirichlet(labels: Ints, sizes: Ints, rng: np.random.Generator, alpha: float 
 
 
 def _dirichlet_counts(shares: Floats, sizes: Ints, supply: Ints, rng: np.random.Generator) -> Ints:
-    """(N, C) records of each label for each client: rows sum to sizes, columns within supply."""
+    """Return (N, C) counts of records by client and label; rows sum to sizes, columns stay within supply."""
     counts = np.zeros(shares.shape, dtype=np.int64)
     missing, left = sizes.copy(), supply.copy()
     while (short := np.flatnonzero(missing)).size:
         weights = shares[short] * (left > 0)
-        weights[weights.sum(axis=1) < 1e-100] = left  # below that, dividing loses its precision
+        weights[weights.sum(axis=1) < 1e-100] = left  # smaller sums lose precision in the division
         asked = rng.multinomial(missing[short], weights / weights.sum(axis=1, keepdims=True))
         for label in np.flatnonzero(asked.sum(axis=0) > left):
             asked[:, label] = rng.multivariate_hypergeometric(
@@ -140,10 +138,10 @@ def shards(labels: Ints, sizes: Ints, rng: np.random.Generator, shards_per_clien
 
 
 def mostly_sorted(labels: Ints, sizes: Ints, rng: np.random.Generator, iid_percent: float) -> Partition:
-    """`iid_percent` of each client's records are iid, the rest is sorted by label.
+    """Make `iid_percent` of each client's records iid and the rest sorted by label.
 
-    The "s % similarity" of Karimireddy et al. (2020). The sorted records are dealt in one run for
-    each client, to the clients in random order: client numbers say nothing about labels.
+    The "s % similarity" of Karimireddy et al. (2020). Each client gets one run of the sorted records, in a
+    random order of clients, so that client numbers reveal nothing about labels.
     """
     if not 0 <= iid_percent <= 100:
         raise DataError(
@@ -159,7 +157,7 @@ def mostly_sorted(labels: Ints, sizes: Ints, rng: np.random.Generator, iid_perce
 
 
 def natural(owner: Ints, minimum: int = 1) -> Partition:
-    """One client for each owner, in the order of owner numbers, each with all of its records.
+    """Make one client of each owner, in the order of owner numbers, with all of the owner's records.
 
     Owners with fewer than `minimum` records are left out.
     """
@@ -190,7 +188,7 @@ def partition(
     iid_percent: float = 0.0,
     minimum: int = 1,
 ) -> Partition:
-    """The partition of that name; each kind reads only its own options.
+    """Return the partition of kind `kind`; each kind reads only its own options.
 
     `natural` needs `owner` and takes the sizes from it, so `sizes` must be None; the other kinds
     need `sizes`.
@@ -229,7 +227,7 @@ def _count(labels: Ints) -> int:
 
 def _require_enough(records: int, clients: int) -> None:
     if clients < 1:
-        raise DataError(f"There must be 1 client or more, found {clients}.")
+        raise DataError(f"Expected 1 client or more, found {clients}.")
     if records < clients:
         raise DataError(
             f"{records} records cannot be divided among {clients} clients with at least 1 each. "
@@ -255,7 +253,7 @@ def _require_sizes(sizes: Ints, records: int) -> None:
 
 
 def _choose(labels: Ints, sizes: Ints, rng: np.random.Generator) -> Ints:
-    """As many records as the clients hold together, drawn without replacement."""
+    """Draw (sum of sizes,) records without replacement."""
     _require_sizes(sizes, _count(labels))
     return rng.permutation(len(labels))[: sizes.sum()]
 
@@ -265,7 +263,7 @@ def _sorted(records: Ints, labels: Ints) -> Ints:
 
 
 def _dealt(runs: Ints, holder: Ints, rng: np.random.Generator) -> Ints:
-    """For each place in the sorted records, who holds it when the runs are laid in random order."""
+    """Lay the runs in random order; return the holder of each place in the sorted records."""
     order = rng.permutation(len(runs))
     return np.repeat(holder[order], runs[order])
 
@@ -280,5 +278,5 @@ def _starts(sizes: Ints) -> Ints:
 
 
 def _ranges(first: Ints, counts: Ints) -> Ints:
-    """first[0], first[0] + 1, ... for counts[0] numbers, then the same from first[1], and so on."""
+    """Return first[0], first[0] + 1, ... for counts[0] numbers, then the same from first[1], and so on."""
     return np.arange(counts.sum()) + np.repeat(first - _starts(counts)[:-1], counts)

@@ -1,11 +1,10 @@
-"""Turns the files of a data set, as their authors publish them, into numpy arrays."""
+"""Readers of published data files and of a user's own table: files to numpy arrays."""
 
 import csv
 import math
 import re
 import struct
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def read_idx(path: Path) -> Bytes:
-    """An array of bytes in the idx format of MNIST: two zeros, type 8, rank, sizes, values."""
+    """Read an array of bytes in the idx format of MNIST: two zeros, type 8, rank, sizes, values."""
     data = np.fromfile(path, np.uint8)
     start = data[:4].tobytes()
     if start[:3] != b"\0\0\x08" or len(start) < 4:
@@ -36,7 +35,7 @@ def read_idx(path: Path) -> Bytes:
 
 
 def read_cifar_batch(path: Path) -> tuple[Bytes, Ints]:
-    """(n, 3, 32, 32) images and (n,) labels of one CIFAR-10 file of label + CHW bytes."""
+    """Read (n, 3, 32, 32) images and (n,) labels of one CIFAR-10 file: a label byte, then the CHW bytes."""
     records = np.fromfile(path, np.uint8)
     if records.size == 0 or records.size % 3073:
         raise DataError(f"{path}: {records.size} bytes, expected a multiple of 3073 (label, image)")
@@ -45,75 +44,18 @@ def read_cifar_batch(path: Path) -> tuple[Bytes, Ints]:
 
 
 def read_png(path: Path) -> Bytes:
-    """(height, width, 3) pixels of an 8-bit RGB PNG that is not interlaced."""
-    data = path.read_bytes()
-    if data[:8] != b"\x89PNG\r\n\x1a\n":
-        raise DataError(f"{path}: not a PNG file; the first bytes are {data[:8]!r}")
-    header, packed = b"", []
-    for kind, chunk in _png_chunks(data):
-        if kind == b"IHDR":
-            header = chunk
-        elif kind == b"IDAT":
-            packed.append(chunk)
-    if len(header) != 13:
-        raise DataError(f"{path}: a PNG file without a header")
-    width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", header)
-    if (depth, colour, interlaced) != (8, 2, 0):
-        raise DataError(
-            f"{path}: bit depth {depth}, colour type {colour}, interlacing {interlaced}; only "
-            "8-bit RGB (colour type 2) that is not interlaced can be read"
-        )
+    """Read the (height, width, 3) bytes of an RGB picture."""
     try:
-        raw = np.frombuffer(zlib.decompress(b"".join(packed)), np.uint8)
-    except zlib.error as error:
-        raise DataError(f"{path}: damaged PNG file: {error}") from None
-    if raw.size != height * (1 + 3 * width):
-        raise DataError(f"{path}: damaged PNG file: {raw.size} bytes for {width} x {height} pixels")
-    rows = raw.reshape(height, 1 + 3 * width)
-    pixels = np.zeros((height, width, 3), np.uint8)
-    above = np.zeros((width, 3), np.uint8)
-    for y in range(height):
-        above = _unfilter(int(rows[y, 0]), rows[y, 1:].reshape(width, 3), above, path)
-        pixels[y] = above
-    return pixels
-
-
-def _png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    position = 8
-    while position + 8 <= len(data):
-        length, kind = struct.unpack(">I4s", data[position : position + 8])
-        yield kind, data[position + 8 : position + 8 + length]
-        position += 12 + length  # 4 length, 4 kind, 4 checksum
-
-
-def _unfilter(kind: int, row: Bytes, above: Bytes, path: Path) -> Bytes:
-    """Undoes one row's filter; `row` and `above` are (width, 3), all sums are modulo 256."""
-    if kind == 0:
-        return row
-    if kind == 1:
-        return np.cumsum(row, axis=0, dtype=np.uint8)
-    if kind == 2:
-        return row + above
-    if kind not in (3, 4):
-        raise DataError(f"{path}: PNG filter {kind}; only 0 to 4 exist")
-    # Each pixel needs the one to its left, so these two filters go pixel by pixel.
-    result = np.empty_like(row)
-    for channel in range(3):
-        left, corner = 0, 0
-        for x, (value, up) in enumerate(
-            zip(row[:, channel].tolist(), above[:, channel].tolist(), strict=True)
-        ):
-            guess = (left + up) // 2 if kind == 3 else _paeth(left, up, corner)
-            left = (value + guess) & 255
-            corner = up
-            result[x, channel] = left
-    return result
-
-
-def _paeth(left: int, up: int, corner: int) -> int:
-    """The neighbour nearest to left + up - corner; ties go to left, then up."""
-    guess = left + up - corner
-    return min((left, up, corner), key=lambda neighbour: abs(guess - neighbour))
+        from PIL import Image
+    except ImportError:
+        raise DataError(f"{path}: reading PNG needs Pillow: pip install 'discretion[torch]'") from None
+    try:
+        with Image.open(path, formats=["PNG"]) as picture:
+            if picture.mode != "RGB":
+                raise DataError(f"{path}: found a PNG file of mode {picture.mode}, expected RGB")
+            return np.asarray(picture)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as a PNG file: {error}") from None
 
 
 # The vocabulary as UCI publishes it in adult.names, by column; "?" is a category of its own in
@@ -145,7 +87,7 @@ _ADULT_LOG_SCALES = {(10, "capital-gain"): 12, (11, "capital-loss"): 12}  # log1
 
 
 def read_adult(path: Path) -> tuple[Floats, Ints]:
-    """(n, 107) features in about 0..1 and (n,) labels, 1 for an income above 50K."""
+    """Read (n, 107) features in about 0..1 and (n,) labels, 1 for an income above 50K."""
     rows: list[list[str]] = []
     lines: list[int] = []
     for line, text in enumerate(path.read_text(encoding="ascii").splitlines(), 1):
@@ -177,7 +119,7 @@ def _numbers(path: Path, name: str, cells: Sequence[str], lines: Sequence[int]) 
         return np.array(cells, dtype=np.float32)
     except ValueError:
         bad = next(i for i, cell in enumerate(cells) if not cell.isdigit())
-        raise DataError(f"{path}, line {lines[bad]}: {name} is {cells[bad]!r}, no number") from None
+        raise DataError(f"{path}, line {lines[bad]}: {name} is {cells[bad]!r}, expected a number") from None
 
 
 def _codes(path: Path, name: str, cells: Sequence[str], words: Sequence[str], lines: Sequence[int]) -> Ints:
@@ -204,10 +146,10 @@ _DIRECTION = r"\[(?:[^\[\]\n]|\n(?!\s*\n))*\]?"
 
 
 def read_plays(path: Path) -> dict[str, str]:
-    """What each role says, in the order of the play, with single spaces, by "play / ROLE".
+    """Read all that each role says, in the order of the play, with single spaces, by "play / ROLE".
 
-    A play opens with a form feed and its name on a line; its cast stands before the first scene.
-    A paragraph that opens with a name is that role's; one without a name goes on with the same
+    A play starts with a form feed and a line with its name; the cast is listed before the first scene. A
+    paragraph that starts with a name belongs to that role; a paragraph without a name continues the same
     role, unless a heading came between. Stage directions in brackets are left out.
     """
     speeches: dict[str, list[str]] = {}
@@ -215,7 +157,7 @@ def read_plays(path: Path) -> dict[str, str]:
         name, _, text = play.partition("\n")
         start = re.search(r"^(?:ACT|SCENE)\b", text, re.MULTILINE | re.IGNORECASE)
         if start is None:
-            raise DataError(f"{path}: {name} has no act and no scene")
+            raise DataError(f"{path}: expected an act or a scene in the play {name}, found none")
         text = text[start.start() :].replace("{", "[").replace("}", "]")
         text = re.sub(rf"^[ \t]*{_DIRECTION}[ \t]*\n", "", text, flags=re.MULTILINE)
         text = re.sub(_DIRECTION, "", text)
@@ -237,15 +179,15 @@ def read_plays(path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Table:
-    """A person's own records, as they stand in the file."""
+    """A user's own records, as text where they are not features."""
 
     features: Floats  # (n, F)
     labels: tuple[str, ...]  # (n,)
-    clients: tuple[str, ...] | None  # (n,) who owns each record, if the file says so
+    clients: tuple[str, ...] | None  # (n,) the client that owns each record; None without such a column
 
 
 def read_table(path: Path) -> Table:
-    """A CSV file with columns `label`, perhaps `client`, and numbers; says all that is wrong."""
+    """Read a CSV file with a column `label`, optionally `client`, and numbers; report every bad cell."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
@@ -256,8 +198,8 @@ def read_table(path: Path) -> Table:
     numeric = [i for i, name in enumerate(header) if name not in ("label", "client")]
     if "label" not in header or not numeric or len(set(header)) < len(header):
         raise DataError(
-            f"{path}: the header is {', '.join(header) or 'empty'}; expected a column `label`, at "
-            "least one column of numbers, perhaps a column `client`, and no name twice"
+            f"{path}: the header is {', '.join(header) or 'empty'}; expected a column `label`, at least one "
+            "column of numbers, optionally a column `client`, and no name twice"
         )
     problems: list[str] = []
     largest = float(np.finfo(np.float32).max)
@@ -282,7 +224,7 @@ def read_table(path: Path) -> Table:
     if problems:
         shown = "\n".join(f"  {problem}" for problem in problems[:20])
         more = f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise DataError(f"{path}: to correct ({len(problems)} in all):\n{shown}{more}")
+        raise DataError(f"{path}: {len(problems)} problems to correct:\n{shown}{more}")
 
     def texts(name: str) -> tuple[str, ...]:
         return tuple(row[header.index(name)].strip() for _, row in rows)

@@ -1,1 +1,1 @@
-"""Follows a run while it is trained: a live page in the browser, or a look at it in the terminal."""
+"""Live views of a run while it is trained: a page in the browser, or text in the terminal."""

@@ -1,4 +1,4 @@
-"""Line charts in the terminal, in dots of Braille, where no browser is at hand."""
+"""Line charts for the terminal, in dots of Braille."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from rich.text import Text
 
-from discretion.population import Floats
+from discretion.arrays import Floats
 
 DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])  # of a character, down and across
 EMPTY = 0x2800  # the character without dots
@@ -17,7 +17,7 @@ LONGEST_NAME = 20
 
 
 @dataclass(frozen=True)
-class Line:
+class Trace:
     name: str  # written at its end
     x: Sequence[float]
     y: Sequence[float]
@@ -25,8 +25,8 @@ class Line:
     stairs: bool = False  # between two points the later one holds
 
 
-def sketch(lines: Sequence[Line], last: float, width: int, height: int, top: float | None = None) -> Text:
-    """Values between 0 and 1 as per cent over rounds up to `last`; `top` is drawn in any case.
+def sketch(lines: Sequence[Trace], last: float, width: int, height: int, top: float | None = None) -> Text:
+    """Return values between 0 and 1 as per cent over rounds up to `last`; the axis includes `top`.
 
     Each line has its name at its end, so that they can be told apart without colours.
     """
@@ -61,9 +61,9 @@ def sketch(lines: Sequence[Line], last: float, width: int, height: int, top: flo
 
 
 def _dots(
-    line: Line, last: float, wide: int, tall: int, low: float, high: float
+    line: Trace, last: float, wide: int, tall: int, low: float, high: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Places across and down of all dots of a line, its last point last; no gap where it is steep."""
+    """Return the places across and down of all dots of a line, without gaps, its last point last."""
     x, y = np.asarray(line.x, dtype=np.float64), np.asarray(line.y, dtype=np.float64)
     place = np.clip(np.round(x / max(last, 1.0) * (wide - 1)), 0, wide - 1).astype(int)
     columns = np.arange(place[0], place[-1] + 1)
@@ -81,12 +81,12 @@ def _dots(
 
 
 def _free(taken: dict[int, int], row: int, height: int) -> int:
-    """The free row that is nearest."""
+    """Return the nearest free row."""
     return min((r for r in range(height) if r not in taken), key=lambda r: abs(r - row), default=row)
 
 
 def _scale(values: Sequence[float], top: float | None) -> tuple[float, float, Floats]:
-    """Ends and ticks of the axis, at whole multiples of a round number."""
+    """Return the ends and ticks of the axis, at whole multiples of a round number."""
     found = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = (min(found), max(found)) if top is None else (0.0, max(*found, top))
     wanted = max((high - low) / TICKS, 1e-4)

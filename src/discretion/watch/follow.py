@@ -1,6 +1,5 @@
-"""Follows a run by what is in its folder, whether it is being trained, was killed, or is not there yet."""
+"""State of a run, read from its folder again and again, whether it runs, was killed, or is yet to come."""
 
-import json
 import math
 import os
 import time
@@ -9,25 +8,57 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from discretion import journal
+from discretion.clients.remote import Heard
 from discretion.errors import DiscretionError
-from discretion.on_record import OnRecord, nothing, read_on
-from discretion.report.reading import Run, read_run
-from discretion.runs import RunFolder, seen_from
-from discretion.watch.tail import Tail
+from discretion.ledger.snapshot import OnRecord, nothing, read_on
+from discretion.runs.folder import RunFolder, lock_scope
+from discretion.runs.history import UNREADABLE, RoundRecord, parse_answers
+from discretion.runs.read import Run, read_run
 
 Status = Literal["waiting", "ready", "running", "stopped", "finished"]
 
 PACE_OVER = 60.0  # seconds that the pace is a mean of
 QUIET = 60.0  # seconds without a round after which a run counts as stopped, where locks cannot be seen
 LEDGER_EVERY = 1.0  # seconds between two looks at the ledger
+OVERLAP = 256  # bytes before the end of the last read; where they differ, the file was replaced
+
+
+class Tail:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0  # bytes, up to the end of a line
+        self._last = b""
+
+    def lines(self) -> tuple[bool, list[str]]:
+        """Return whether all lines returned before are void, and the new whole lines.
+
+        Guarantees:
+            The lines returned since the last void are those of the file, in order, without a line that is
+            being written.
+            The file is opened for reading only, and no lock is asked for.
+        """
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read - len(self._last))
+                anew = file.read(len(self._last)) != self._last
+                if anew:
+                    file.seek(0)
+                content = file.read()
+        except FileNotFoundError:
+            anew, content = self._read > 0, b""
+        if anew:
+            self._read, self._last = 0, b""
+        whole = content[: content.rfind(b"\n") + 1]
+        self._read += len(whole)
+        self._last = (self._last + whole)[-OVERLAP:]
+        return anew, whole.decode("utf-8", errors="replace").splitlines()
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What came of the orders to clients elsewhere, over all rounds."""
+    """Outcome of the orders to remote clients, over all rounds."""
 
     asked: int = 0
     answered: int = 0
@@ -38,7 +69,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known of a run at one moment."""
+    """State of a run at one moment."""
 
     folder: Path
     status: Status
@@ -55,12 +86,12 @@ class Seen:
 
     @property
     def counted(self) -> int:
-        """Rounds whose cost counts: one more than are done, where the last was interrupted."""
+        """Rounds that are charged: one more than are done where the last was interrupted."""
         return max(self.done, self.record.reserved if self.record else 0)
 
 
 class Follow:
-    """The run in a folder, now and whenever it is looked at again.
+    """Follows the run in a folder; `look` returns its state.
 
     Guarantees:
         Nothing is written, and no lock of the run is asked for: a run that starts or ends is not disturbed.
@@ -130,13 +161,12 @@ class Follow:
             self._evaluated, self._done, self._problem = {}, 0, ""
         for line in lines:
             with self._tolerant():
-                record = json.loads(line)
-                number = int(record["round"])
-                if not 0 < number <= rounds:
-                    raise ValueError(f"round {number} of {rounds}")
-                if record.get("accuracy") is not None:
-                    self._evaluated[number] = float(record["accuracy"]), journal.loss_in(record)
-                self._done = number
+                record = RoundRecord.parse(line)
+                if not 0 < record.round <= rounds:
+                    raise ValueError(f"round {record.round} of {rounds}")
+                if record.accuracy is not None:
+                    self._evaluated[record.round] = record.accuracy, record.loss
+                self._done = record.round
 
     def _read_answers(self) -> None:
         anew, lines = self._answers.lines()
@@ -144,14 +174,14 @@ class Follow:
             self._heard = Answers()
         for line in lines:
             with self._tolerant():
-                self._heard = _with(self._heard, json.loads(line))
+                self._heard = _with(self._heard, parse_answers(line))
 
     @contextmanager
     def _tolerant(self) -> Iterator[None]:
-        """A line that cannot be read is said, and the next one is read."""
+        """Take note of a line that cannot be read, and go on with the next."""
         try:
             yield
-        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        except UNREADABLE as problem:
             self._problem = f"a line of {self._folder.path} cannot be read: {problem!r}"
 
     def _read_ledger(self, run: Run, ending: bool) -> None:
@@ -168,14 +198,14 @@ class Follow:
         return self._done > 0 or bool(self._record and self._record.reserved)
 
     def _alive(self) -> bool:
-        held = is_locked(self._folder.path / ".lock")
+        held = is_locked(self._folder.lock)
         if held is not None:
             return held
         changed = _identity(self._folder.history)
         return changed is not None and time.time() - changed[1] / 1e9 < QUIET
 
     def _pace(self, rounds: int, running: bool) -> tuple[float | None, float | None]:
-        """Seconds a round, and until the last one; by the rounds that were seen to be done."""
+        """Return seconds for each round and until the last, from the rounds seen to be done."""
         now, seen = self._clock(), self._paces
         if not running or (seen and self._done < seen[-1][1]):
             seen.clear()
@@ -198,24 +228,22 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return about.st_ino, about.st_mtime_ns
 
 
-def _with(heard: Answers, record: dict[str, Any]) -> Answers:
-    """With one line of answers.jsonl more."""
-    at, asked, answered = (int(record[name]) for name in ("round", "asked", "answered"))
-    refused = dict(heard.refused)
-    for client, reason in record["refused"].items():
-        refused.setdefault(str(client), (at, str(reason)))
+def _with(heard: Answers, more: Heard) -> Answers:
+    """Add what came of one more round's orders."""
     return Answers(
-        asked=heard.asked + asked,
-        answered=heard.answered + answered,
-        lost=heard.lost + int(record["lost"]),
-        last=(at, asked, answered),
-        refused=refused,
+        asked=heard.asked + more.asked,
+        answered=heard.answered + more.answered,
+        lost=heard.lost + more.lost,
+        last=(more.round, more.asked, more.answered),
+        refused={client: (more.round, why) for client, why in more.refused.items()} | heard.refused,
     )
 
 
 def is_locked(path: Path) -> bool | None:
-    """Whether a process holds the lock on this file, without trying to get it; None where that is not seen,
-    as from outside of the container in which the process that last held it was."""
+    """Return whether a process holds the lock on this file, without asking for the lock.
+
+    None where that cannot be seen, as from outside the container of the process that last held it.
+    """
     try:
         about = path.stat()
     except OSError:
@@ -228,4 +256,4 @@ def is_locked(path: Path) -> bool | None:
     device = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}"
     name = f"{device}:{about.st_ino}"
     held = any("FLOCK" in words and name in words for words in map(str.split, locks.splitlines()))
-    return held or (False if last in ("", seen_from()) else None)
+    return held or (False if last in ("", lock_scope()) else None)

@@ -1,7 +1,7 @@
-"""The live page on this machine: a page, its events and its numbers, for reading only.
+"""HTTP server of the live page: a page, its events and its numbers, for reading on this machine only.
 
-The standard library's server is enough: one person looks, at three addresses, and a framework would bring
-more to trust than it saves.
+The standard library's server is enough for one reader and three addresses; a framework would add more code
+to trust than it saves.
 """
 
 import json
@@ -17,10 +17,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from discretion.errors import InputError
-from discretion.records import dump
-from discretion.watch.following import Follow, Seen
-from discretion.watch.page import View, page, view_of
-from discretion.watch.summary import record_of
+from discretion.jsonfile import dump
+from discretion.watch.follow import Follow, Seen
+from discretion.watch.live_page import PageView, page, view_of
+from discretion.watch.state import record_of
 
 HOST = "127.0.0.1"
 HTTP_PORT = 80  # which browsers leave out
@@ -42,11 +42,11 @@ HEADERS = {
 @dataclass(frozen=True)
 class Now:
     seen: Seen
-    view: View
+    view: PageView
 
 
 class Watch(ThreadingHTTPServer):
-    """Serves one run's live page; all who look share one look at the folder.
+    """Serves one run's live page; all open pages share one look at the folder.
 
     Guarantees:
         It listens on 127.0.0.1 only, and answers GET and HEAD only, at three fixed addresses: no part of an
@@ -76,12 +76,12 @@ class Watch(ThreadingHTTPServer):
             ) from None
 
     def server_bind(self) -> None:
-        """Without asking anybody for a name."""
+        """Bind without a name lookup."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = HOST, self.server_address[1]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A page that was closed is no error."""
+        """Ignore connections that a closed page cut."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             raise
 
@@ -90,13 +90,13 @@ class Watch(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}{self.home}"
 
     def place(self, path: str) -> str | None:
-        """What a request asks for; None where it does not know the secret."""
+        """Return the path after the secret; None where the request does not know the secret."""
         told = path.encode()[: len(self.home)]
         known = secrets.compare_digest(told, self.home.encode())
         return path[len(self.home) :] if known else None
 
     def look(self) -> Now:
-        """What is known now, or was just before."""
+        """Return the state now, or as it was looked at less than `every` seconds ago."""
         with self._lock:
             if self._now is None or self._clock() - self._at >= self._every:
                 seen = self._follow.look()
@@ -108,7 +108,7 @@ class Watch(ThreadingHTTPServer):
         return host in names + ([HOST, "localhost"] if self.server_port == HTTP_PORT else [])
 
     def goes_on(self) -> bool:
-        """After a while: whether there is more to come."""
+        """Wait for the next look; return whether the server is still open."""
         return not self._closed.wait(self._every)
 
     def server_close(self) -> None:
@@ -133,13 +133,13 @@ class Handler(BaseHTTPRequestHandler):
         elif place == "events":
             self._stream()
         else:
-            self._refuse(HTTPStatus.NOT_FOUND, "there is the address that discretion watch has printed")
+            self._refuse(HTTPStatus.NOT_FOUND, "expected the address that discretion watch printed")
 
     do_HEAD = do_GET
 
     def _allowed(self, place: str | None) -> bool:
         if not self.server.allows(self.headers.get("Host")):
-            self._refuse(HTTPStatus.FORBIDDEN, f"this page is on {HOST} only")
+            self._refuse(HTTPStatus.FORBIDDEN, f"this server answers to {HOST} only")
         elif place and self.headers.get("Sec-Fetch-Site") in FOREIGN:
             self._refuse(HTTPStatus.FORBIDDEN, "another page may not read this one")
         else:
@@ -166,13 +166,13 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
 
     def _stream(self) -> None:
-        """What has changed since it was last sent, as often as there is something; all of it at first."""
+        """Send the whole view, and then each change when it comes."""
         self._head("text/event-stream", HTTPStatus.OK)
         self.send_header("Connection", "close")
         self.end_headers()
         if self.command == "HEAD":
             return
-        sent, at = View(), time.monotonic()
+        sent, at = PageView(), time.monotonic()
         self.wfile.write(f"retry: {RETRY}\n\n".encode())
         more = True
         while more:
@@ -186,10 +186,10 @@ class Handler(BaseHTTPRequestHandler):
             more = self.server.goes_on()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the standard library refuses by itself, in the same manner: methods other than GET, say."""
+        """Answer requests that the standard library refuses, such as POST, in the same form."""
         if code == HTTPStatus.NOT_IMPLEMENTED:
-            code, message = HTTPStatus.METHOD_NOT_ALLOWED, "only GET is answered: a run is only looked at"
-        self._refuse(HTTPStatus(code), message or "this is no request that is understood")
+            code, message = HTTPStatus.METHOD_NOT_ALLOWED, "only GET is answered: a run can only be read here"
+        self._refuse(HTTPStatus(code), message or "request not understood")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: what is asked for is on the page."""
+        """Log nothing."""

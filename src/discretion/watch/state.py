@@ -1,20 +1,26 @@
-"""What is seen of a run by budget class, and as plain values for machines."""
+"""State of a run: by budget class, as a JSON record, and in sentences."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from discretion.accounting.certify import share_of
-from discretion.on_record import nothing
-from discretion.plan import Plan
-from discretion.watch.following import Seen
+from discretion.accounting.certificate import share_of
+from discretion.ledger.snapshot import nothing
+from discretion.plan.plan import Plan
+from discretion.report import numbers
+from discretion.watch.follow import Seen
 
 
 @dataclass(frozen=True)
 class Class:
-    """Spent is that of the client that uses most of its budget: at the next point of the certificate's curve,
-    so never too small. Left is of the same client, as far as this run is concerned."""
+    """A budget class of a run.
+
+    `spent` is of the client that uses most of its budget, at the next point of the certificate's curve: never
+    too small. `left` is of the same client, counting this run alone.
+    """
 
     name: str
     clients: int
@@ -26,9 +32,14 @@ class Class:
     refusals: int  # rounds that single clients refused because of their budgets
     declined: int | None  # clients whose guards refused an order; None where that tells whose coins came up
 
+    @property
+    def finite(self) -> bool:
+        """Whether a share of the budget can be told."""
+        return math.isfinite(self.budget) and math.isfinite(self.spent)
+
 
 def classes(seen: Seen) -> tuple[Class, ...]:
-    """Strictest first; none where nothing is proved of the run."""
+    """Return the budget classes, strictest first; none where the certificate does not fit the run."""
     if seen.run is None or seen.run.broken:
         return ()
     run, count = seen.run, len(seen.run.classes[0])
@@ -59,7 +70,7 @@ def classes(seen: Seen) -> tuple[Class, ...]:
 
 
 def expected(plan: Plan, rounds: int) -> float:
-    """Orders that the plan expects to go out in its first rounds, whatever the coins say."""
+    """Return how many orders the plan expects to send in its first rounds, whatever the coins say."""
     left, found = rounds, 0.0
     for phase in plan.phases:
         found += min(left, phase.rounds) * float(phase.expected.sum())
@@ -68,8 +79,11 @@ def expected(plan: Plan, rounds: int) -> float:
 
 
 def record_of(seen: Seen) -> dict[str, Any]:
-    """Guarantees:
-    Where coins are secret, nothing of the pace, of how many were asked, or of who refused in which round.
+    """Return the state of a run as a JSON record.
+
+    Guarantees:
+        Where coins are secret, the record does not tell the pace, how many clients were asked, or which
+        client refused in which round.
     """
     record: dict[str, Any] = {"folder": str(seen.folder), "status": seen.status, "problem": seen.problem}
     if seen.run is None:
@@ -100,3 +114,60 @@ def record_of(seen: Seen) -> dict[str, Any]:
         "answers": heard,
         "refused": dict(run.why_refused(why for _, why in answers.refused.values())),
     }
+
+
+def lead(seen: Seen) -> str:
+    """Return the progress of a run, in one sentence or two."""
+    if seen.run is None and seen.problem:
+        return f"{seen.problem}."
+    if seen.run is None:
+        begin = f"discretion run config.toml --out {seen.folder}"
+        return f"There is no run in {seen.folder} yet. This page shows it as soon as it is there: {begin}"
+    rounds = seen.run.plan.rounds
+    reached = f" at {numbers.percent(seen.accuracy[-1])} accuracy" if seen.accuracy else ""
+    far = f"Round {seen.done:,} of {rounds:,}{reached}"
+    if seen.status == "finished":
+        return f"All {rounds:,} rounds are done{reached}."
+    if seen.status == "ready":
+        return f"The plan of {rounds:,} rounds is made and certified. Training has not begun."
+    if seen.status == "stopped":
+        return f"{far}. No process is training it now: it goes on with discretion run {seen.folder} --resume."
+    if seen.run.secret:
+        return f"{far}."
+    if seen.left is None:
+        return f"{far}. How long it will take is not known yet."
+    return f"{far}. About {numbers.duration(seen.left)} left."
+
+
+def pace(seconds: float) -> str:
+    return f"{1 / seconds:.3g} rounds a second" if 0 < seconds < 1 else f"{seconds:.3g} seconds a round"
+
+
+def missing(seen: Seen, rows: Sequence[Class]) -> list[str]:
+    """Return sentences on refusals, lost answers and unreadable files; none where all is well."""
+    found = []
+    refusing, refusals = sum(row.refusing for row in rows), sum(row.refusals for row in rows)
+    if refusals:
+        words = numbers.count(refusing, "client")
+        found.append(
+            f"The budgets of {words} do not allow the round that was last reserved; so far clients refused "
+            f"{numbers.count(refusals, 'time')}."
+        )
+    answers = seen.answers
+    if answers.refused:
+        found.append(f"The guards of {numbers.count(len(answers.refused), 'client')} refused an order.")
+    if answers.lost:
+        found.append(f"{_orders(seen)} not answered.")
+    if seen.problem:
+        found.append(f"{seen.problem[:1].upper()}{seen.problem[1:]}.")
+    return found
+
+
+def _orders(seen: Seen) -> str:
+    """Return how many orders were lost of those sent; where coins are secret, of those the plan expects."""
+    lost, run = seen.answers.lost, seen.run
+    if run is None or not run.secret:
+        return f"{lost:,} of {seen.answers.asked:,} orders were"
+    wanted = numbers.plain(expected(run.plan, seen.done))
+    were = "was" if lost == 1 else "were"
+    return f"{numbers.count(lost, 'order')}, where the plan expects {wanted} so far, {were}"

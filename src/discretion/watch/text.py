@@ -1,4 +1,4 @@
-"""What is seen of a run in the terminal: a line, a table of budgets, and two charts; fits 60 columns."""
+"""Terminal view of a run: a line, a table of budgets, and two charts; fits 60 columns."""
 
 import math
 from collections.abc import Sequence
@@ -7,15 +7,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from discretion.accounting.certify import share_of
+from discretion.accounting.certificate import share_of
+from discretion.audit import statements
 from discretion.methods import METHODS
-from discretion.report import statements
-from discretion.report.reading import Run
-from discretion.sketch import Line, sketch
-from discretion.terminal import epsilon
-from discretion.watch.following import Seen, Status
-from discretion.watch.summary import Class, classes
-from discretion.watch.wording import lead, missing
+from discretion.report import numbers
+from discretion.runs.read import Run
+from discretion.watch.braille import Trace, sketch
+from discretion.watch.follow import Seen, Status
+from discretion.watch.state import Class, classes, lead, missing
 
 STYLES = ("magenta", "blue", "cyan", "green", "yellow", "red")
 STATUS: dict[Status, str] = {
@@ -47,7 +46,7 @@ def show(out: Console, seen: Seen, plots: bool = True) -> None:
         width = min(out.width, WIDEST)
         if seen.rounds:
             out.print("\n[bold]accuracy[/]")
-            line = Line(f"{seen.accuracy[-1]:.1%}", seen.rounds, seen.accuracy, "cyan")
+            line = Trace(f"{seen.accuracy[-1]:.1%}", seen.rounds, seen.accuracy, "cyan")
             out.print(sketch([line], run.plan.rounds, width, HEIGHT))
         if lines := _spending(run, seen, rows):
             out.print("\n[bold]spent of the budget, by budget class[/]")
@@ -63,7 +62,7 @@ def _table(rows: Sequence[Class]) -> Table:
         table.add_column("refusing", justify="right")
     for row in rows:
         over = row.spent > row.budget
-        spent = epsilon(row.spent)
+        spent = numbers.epsilon(row.spent)
         share = "–" if math.isinf(row.budget) else "∞" if math.isinf(row.spent) else f"{row.share:.1%}"
         table.add_row(
             escape(row.name),
@@ -76,16 +75,16 @@ def _table(rows: Sequence[Class]) -> Table:
     return table
 
 
-def _spending(run: Run, seen: Seen, rows: Sequence[Class]) -> list[Line]:
-    """Up to the rounds that count, for classes that have a budget and a finite epsilon."""
+def _spending(run: Run, seen: Seen, rows: Sequence[Class]) -> list[Trace]:
+    """Return spending up to the charged rounds, of classes with a finite budget and a finite epsilon."""
     curve = run.certificate.spending
     known = [k for k, at in enumerate(curve.rounds) if at <= seen.counted]
     lines = []
     for k, row in enumerate(rows):
-        if math.isfinite(row.budget) and math.isfinite(row.spent):
+        if row.finite:
             share = share_of(curve.epsilon[k, known], curve.budget[k])
             x, y = [curve.rounds[i] for i in known], share.tolist()
             if x[-1] < seen.counted:
                 x, y = [*x, seen.counted], [*y, row.share]
-            lines.append(Line(row.name, x, y, STYLES[k % len(STYLES)], stairs=True))
+            lines.append(Trace(row.name, x, y, STYLES[k % len(STYLES)], stairs=True))
     return lines

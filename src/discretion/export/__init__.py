@@ -1,0 +1,1 @@
+"""Export of a run's public history to CSV, Parquet, TensorBoard and MLflow."""
