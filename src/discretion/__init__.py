@@ -1,4 +1,9 @@
-"""Discretion: federated learning where every client keeps its own privacy budget."""
+"""Federated learning where every client keeps its own privacy budget.
+
+What is listed in `__all__` is the public interface; modules below are free to change between versions.
+"""
+
+from importlib.metadata import version
 
 from discretion.accounting import (
     Certificate,
@@ -13,7 +18,7 @@ from discretion.accounting import (
     sampling_rate,
     spent,
 )
-from discretion.budgets import draw as draw_budgets
+from discretion.audit.verify import Verification, verify
 from discretion.errors import (
     BudgetError,
     ConfigError,
@@ -25,23 +30,30 @@ from discretion.errors import (
     PlanError,
     PopulationError,
 )
-from discretion.ledger import Ledger
+from discretion.ledger.ledger import Ledger
 from discretion.methods import METHODS, make_plan
-from discretion.orders import Clients, Order, Updates
-from discretion.phase import Phase
-from discretion.plan import Plan
-from discretion.population import Population
-from discretion.server import Server
-from discretion.steps import Steps
-from discretion.train import State, train
+from discretion.plan.budgets import draw as draw_budgets
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.plan.steps import Steps
+from discretion.report import write as write_report
+from discretion.runs.config import Config
+from discretion.runs.execute import Progress, execute
+from discretion.runs.prepare import prepare
+from discretion.runs.read import Run, read_run
+from discretion.training.loop import State, train
+from discretion.training.orders import Clients, Order, Updates
+from discretion.training.server_update import Server
 
-__version__ = "0.1.0"
+__version__ = version("discretion")
 
 __all__ = [
     "METHODS",
     "BudgetError",
     "Certificate",
     "Clients",
+    "Config",
     "ConfigError",
     "DataError",
     "DiscretionError",
@@ -56,20 +68,28 @@ __all__ = [
     "Pld",
     "Population",
     "PopulationError",
+    "Progress",
     "Reference",
     "Renyi",
+    "Run",
     "Server",
     "State",
     "Steps",
     "Updates",
+    "Verification",
     "certify",
     "clip_bound",
     "draw_budgets",
+    "execute",
     "make_plan",
     "most_rounds",
     "noise_multiplier",
     "noise_scale",
+    "prepare",
+    "read_run",
     "sampling_rate",
     "spent",
     "train",
+    "verify",
+    "write_report",
 ]

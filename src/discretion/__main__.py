@@ -1,5 +1,5 @@
 """`python -m discretion` is the command `discretion`."""
 
-from discretion.cli import main
+from discretion.cli.main import main
 
 main()

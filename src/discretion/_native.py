@@ -1,4 +1,4 @@
-"""The compiled code, if it was built with this package. Without it numpy and torch do the same."""
+"""Loader of the compiled extension; where there is none, numpy and torch compute the same."""
 
 import ctypes
 import functools
@@ -10,7 +10,7 @@ PLACE = Path(__file__).parent / "engine"
 
 @functools.cache
 def extension() -> ctypes.CDLL | None:
-    """None if it is not there, or not made for this machine."""
+    """Return the compiled library; None if it was not built, or not for this machine."""
     found = PathFinder.find_spec("_clients", [str(PLACE)])
     if found is None or found.origin is None:
         return None

@@ -1,16 +1,16 @@
-"""Everything that Discretion raises on purpose.
+"""The exceptions that Discretion raises on purpose.
 
 DiscretionError
-├── InputError            what a person gave us cannot be used; the message says what to change
-│   ├── PopulationError   the clients' budgets or sizes; lists every bad row at once
-│   ├── ConfigError       config.toml or -c key=value
-│   ├── DataError         a data set that cannot be had, read or divided
-│   └── ModelError        a model whose training would leak or cannot be done
-├── PlanError             a plan that contradicts itself or cannot be accounted for
-├── BudgetError           somebody would overspend; nothing was spent
-├── LedgerError           the record of spending says no: wrong plan, wrong round, in use
-├── MessageError          bytes from elsewhere that are not what they should be
-└── Refusal               a guard says no; its words may be read by whoever asked
+├── InputError            invalid user input; the message says what to change
+│   ├── PopulationError   invalid budgets or sizes of clients; lists every bad row at once
+│   ├── ConfigError       invalid setting in config.toml or in -c key=value
+│   ├── DataError         data set that cannot be downloaded, read or partitioned
+│   └── ModelError        model that cannot be trained, or whose training would leak
+├── PlanError             plan that contradicts itself or cannot be accounted for
+├── BudgetError           a client would overspend its budget; nothing was spent
+├── LedgerError           refused by the ledger: wrong plan, wrong round, or in use
+├── MessageError          malformed message from another process
+└── Refusal               refused by a guard; the message may be shown to the requester
 """
 
 import difflib
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 
 class DiscretionError(Exception):
-    """Base of the tree; `exit_code` is what the command line ends with."""
+    """Base class; `exit_code` is the exit code of the command line."""
 
     exit_code = 1
 
@@ -64,6 +64,6 @@ class Refusal(DiscretionError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """For a message about an unknown name: " Did you mean …?", or nothing."""
+    """Return " Did you mean …?" with the known name nearest to an unknown one, or an empty string."""
     near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""

@@ -1,4 +1,4 @@
-"""Files that are whole after any crash: written beside, put on disk, then given their name; and read."""
+"""Crash-safe files: written in full under another name, flushed to disk, then renamed."""
 
 import os
 import shutil
@@ -8,6 +8,7 @@ from discretion.errors import InputError
 
 
 def read_text(path: Path) -> str:
+    """Return the text of a UTF-8 file; raise `InputError` with the reason where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as problem:
@@ -17,7 +18,10 @@ def read_text(path: Path) -> str:
 
 
 def write_safely(path: Path, content: bytes) -> None:
-    """Old content or new, never half: on disk before it gets its name. Who may read it stays as it was."""
+    """Replace a file so that after a crash it has its old content or the new one, never a part of either.
+
+    The file keeps its permissions.
+    """
     draft = path.with_name(path.name + ".part")
     with draft.open("wb") as file:
         if path.exists():
@@ -30,7 +34,7 @@ def write_safely(path: Path, content: bytes) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Make the names in a folder durable: without it a rename may be lost with the power."""
+    """Flush a folder's file names to disk: a rename may otherwise be lost when the power fails."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -39,6 +43,7 @@ def sync(folder: Path) -> None:
 
 
 def append(path: Path, line: str) -> None:
+    """Append text to a file and flush it to disk."""
     with path.open("a", encoding="utf-8") as file:
         file.write(line)
         file.flush()

@@ -1,23 +1,31 @@
-"""JSON files that hold what they should and nothing else; plans and certificates are such files."""
+"""Strict JSON files: exact floats, no unknown fields. Plans and certificates are such files."""
 
 import json
 import math
 import reprlib
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from discretion.arrays import Floats
 from discretion.errors import PlanError
 
 
 class Record(BaseModel):
-    """What a JSON file holds: nothing more, nothing less."""
+    """Base class for the content of a JSON file; unknown and missing fields are errors."""
 
     model_config = ConfigDict(extra="forbid")
 
 
+def record_of(kind: type, **other: Any) -> type[Record]:
+    """Return the record of a dataclass: its fields, all required, and `other` (type, default) definitions."""
+    listed = {Floats: list[float], Floats | None: list[float] | None}  # how JSON has arrays
+    fields = {name: (listed.get(hint, hint), ...) for name, hint in get_type_hints(kind).items()}
+    return create_model(kind.__name__, __base__=Record, **fields | other)
+
+
 def dump(record: dict[str, Any]) -> str:
-    """JSON that every parser reads: infinities as the strings "inf" and "-inf"."""
+    """Return standard JSON, with infinities as the strings "inf" and "-inf"; raise for NaN."""
     lines = (f"{json.dumps(key)}: {_dump(value)}" for key, value in record.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -27,7 +35,7 @@ def _dump(value: Any) -> str:
         return "{" + ", ".join(f"{_dump(key)}: {_dump(item)}" for key, item in value.items()) + "}"
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except ValueError:  # not finite: few columns are, and to look at each number first takes longest
+    except ValueError:  # an infinity: rare, and looking for one beforehand would cost the most time
         return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)
 
 
@@ -45,7 +53,7 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 def parse(text: str, kind: type[AnyRecord], what: str) -> AnyRecord:
-    """Read a JSON file of this kind; every problem in it is said."""
+    """Return the record in a JSON text; raise `PlanError` with the first five problems where it is none."""
     try:
         return kind.model_validate_json(text)
     except ValidationError as problem:
@@ -55,4 +63,4 @@ def parse(text: str, kind: type[AnyRecord], what: str) -> AnyRecord:
             f"{reprlib.repr(error['input'])}"
             for error in problem.errors()[:5]
         )
-        raise PlanError(f"not a {what} of Discretion: {'; '.join(lines)}") from None
+        raise PlanError(f"not a Discretion {what}: {'; '.join(lines)}") from None

@@ -1,4 +1,4 @@
-"""Where the time of a run goes, by the parts of its rounds."""
+"""Timing of a run by the parts of its rounds."""
 
 import time
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ OVERHEAD = ("select", "clip", "noise", "combine", "ledger", "write")  # what pri
 
 
 class Profile:
-    """Seconds by part. A part that is inside another one is not counted as the other's."""
+    """Seconds spent in each part. The time of a nested part counts for the inner part only."""
 
     def __init__(self) -> None:
         self.rounds = 0
@@ -50,18 +50,18 @@ class Profile:
 
     @property
     def overhead(self) -> float:
-        """Its share of the time of the rounds, not counting evaluation, nor what is done once."""
+        """Share of the rounds' time, without evaluation and admission, that privacy and crash safety cost."""
         rounds = sum(took for part, took in self.seconds.items() if part not in ("evaluate", "admit"))
         return sum(self.seconds.get(part, 0.0) for part in OVERHEAD) / rounds if rounds else 0.0
 
     def to_record(self) -> dict[str, Any]:
-        """Seconds of every part, which add up to the total."""
+        """Return rounds, seconds by part, their total, and the overhead, ready for JSON."""
         seconds = dict.fromkeys(PARTS, 0.0) | self.seconds
         total = sum(seconds.values())
         return {"rounds": self.rounds, "total": total, "seconds": seconds, "overhead": self.overhead}
 
     def each(self, part: str, items: Iterator[Item]) -> Iterator[Item]:
-        """The items; what it takes to make them is this part's."""
+        """Yield the items, charging the time to produce them to `part`."""
         while True:
             with self(part):
                 try:

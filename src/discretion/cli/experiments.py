@@ -1,4 +1,4 @@
-"""The commands `experiment` and `demo`, which is one of the experiments."""
+"""Commands `experiment` and `demo`, which runs one of the experiments."""
 
 import os
 import shlex
@@ -13,51 +13,56 @@ from rich.markup import escape
 from rich.progress import TaskID
 from rich.table import Table
 
-from discretion import terminal
+from discretion.cli import output
+from discretion.cli.options import Json, Override
 from discretion.errors import DiscretionError
-from discretion.experiments import tables
+from discretion.experiments import table_lines
 from discretion.experiments.cells import cells, finished
-from discretion.experiments.obtaining import with_data
-from discretion.experiments.reading import Experiment, read, shipped
-from discretion.experiments.running import Running, run
+from discretion.experiments.data_fallback import with_data
+from discretion.experiments.result_files import EXPLAINED, statements, write
+from discretion.experiments.run_cells import Running, run
+from discretion.experiments.settings import Experiment, read, shipped
 from discretion.experiments.tuning import chosen, tune
-from discretion.experiments.writing import EXPLAINED, statements, write
-from discretion.options import Json, Override
 
-FEW = 12  # cells, whose bars all stay on the screen
+FEW = 12  # cells whose bars all stay on the screen
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
-    workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Parallel runs.")] = 2,
     change: Override = None,
     json_: Json = False,
 ) -> None:
     """Compare three methods on real data under unequal budgets, and write a report.
 
-    Goes on where it stopped if it is interrupted. Example: `discretion demo --out runs/demo --workers 2`
+    An interrupted demo goes on where it stopped. Example: `discretion demo --out runs/demo --workers 2`
     """
     _perform(read("demo", change or []), ([], []), None, out, workers, json_)
 
 
 def experiment(
-    name: Annotated[str | None, typer.Argument(help="One of those listed, or a TOML file.")] = None,
-    only: Annotated[list[str] | None, typer.Option(metavar="ROW", help="This row; repeatable.")] = None,
-    variation: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="This variation; repeatable.")
+    name: Annotated[str | None, typer.Argument(help="Name from the list, or a TOML file.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="ROW", help="Run this row only; repeatable.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many; else as the file says.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; else one a core.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; else results/NAME.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="All of it in small: a smoke test.")] = False,
-    tuning: Annotated[bool, typer.Option("--tune", help="Choose tuned values on the stand-in.")] = False,
+    variation: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Run this variation only; repeatable.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; else as in the file.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Parallel runs; else one per core.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Output folder; else results/NAME.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Smoke test: every cell, with tiny settings.")
+    ] = False,
+    tuning: Annotated[bool, typer.Option("--tune", help="Tune on the public stand-in data.")] = False,
     change: Override = None,
     json_: Json = False,
 ) -> None:
-    """Run the setting of a paper: its methods, published and ours, with true epsilon; or list what there is.
+    """Reproduce a paper: published accuracy beside ours, with true epsilon. Without a name, list experiments.
 
-    Goes on where it stopped. Examples: `discretion experiment`, `discretion experiment NAME --seeds 1`,
-    `discretion experiment NAME --only ROW --variation NAME`, `discretion experiment NAME --tune`
+    An interrupted experiment goes on where it stopped. Examples: `discretion experiment`,
+    `discretion experiment NAME --seeds 1`, `discretion experiment NAME --only ROW --variation NAME`,
+    `discretion experiment NAME --tune`
     """
     if name is None:
         return _list(json_)
@@ -69,11 +74,11 @@ def experiment(
     with _progress(json_) as show:
         best = tune(made.only(*wanted), folder, workers, _command(), show)
     if json_:
-        terminal.print_json({"tuned": str(folder / "tuned.json"), "chosen": best})
+        output.print_json({"tuned": str(folder / "tuned.json"), "chosen": best})
     else:
         for row, values in best.items():
-            terminal.out.print(f"{row}: " + ", ".join(f"{key} {value}" for key, value in values.items()))
-        terminal.say(f"Wrote {folder / 'tuned.json'}")
+            output.out.print(f"{row}: " + ", ".join(f"{key} {value}" for key, value in values.items()))
+        output.say(f"Wrote {folder / 'tuned.json'}")
 
 
 def _list(as_json: bool) -> None:
@@ -85,11 +90,11 @@ def _list(as_json: bool) -> None:
     }
     if as_json:
         rows = [{"name": one.name, "runs": runs[one.name], **one.about.model_dump()} for one in found]
-        return terminal.print_json({"experiments": rows})
+        return output.print_json({"experiments": rows})
     table = Table("name", "what", "runs", "minutes", caption="minutes: about, for all runs, on two cores")
     for one in found:
         table.add_row(one.name, one.about.title, f"{runs[one.name]}", f"{one.about.minutes:g}")
-    terminal.out.print(table)
+    output.out.print(table)
 
 
 def _perform(
@@ -100,16 +105,16 @@ def _perform(
     jobs: int,
     as_json: bool,
 ) -> None:
-    """Run the wanted rows and variations; the files are about all that is finished of the whole."""
-    whole = with_data(whole, terminal.say)
+    """Run the wanted rows and variations; write files on all finished cells of the whole experiment."""
+    whole = with_data(whole, output.say)
     part = whole.only(*wanted)
     if not as_json:
-        terminal.say(whole.about.title)
+        output.say(whole.about.title)
     values, count = chosen(whole, out), seeds or whole.about.seeds
     todo = cells(part, values, count, skip_untuned=not wanted[1])
     left_out = {one.name for one in part.variations if one.tuned} - {cell.variation.name for cell in todo}
     if left_out and not as_json:
-        terminal.say(f"Left out until --tune was run: {', '.join(sorted(left_out))}")
+        output.say(f"Left out until --tune was run: {', '.join(sorted(left_out))}")
     every = cells(whole, values, max(count, whole.about.seeds), skip_untuned=True)
     failures: dict[str, str] = {}
     try:
@@ -118,43 +123,43 @@ def _perform(
         failures = outcome.failures
     finally:  # an interrupt leaves a table of what is there
         write(whole, every, finished(every, out), failures, out, _command())
-    table = tables.lines(todo, outcome.results)
+    table = table_lines.lines(todo, outcome.results)
     if whole.about.keep_runs and not outcome.failures:
         folders = [out / cell.name for cell in todo]
-        terminal.compare_runs(folders, out / "report.html", whole.about.title, as_json)
+        output.compare_runs(folders, out / "report.html", whole.about.title, as_json)
     elif as_json:
-        terminal.print_json(
-            {"folder": str(out), "lines": tables.records(table), "failures": outcome.failures}
+        output.print_json(
+            {"folder": str(out), "lines": table_lines.records(table), "failures": outcome.failures}
         )
     else:
         _show(part, table)
-        terminal.say(f"Wrote {out / 'table.md'}, table.json, cells.csv and figures beside it.")
+        output.say(f"Wrote {out / 'table.md'}, table.json, cells.csv and figures beside it.")
     if outcome.failures:
         lines = "\n  ".join(f"{name}: {reason}" for name, reason in outcome.failures.items())
         raise DiscretionError(f"{len(outcome.failures)} of {len(todo)} runs failed\n  {lines}")
 
 
-def _show(made: Experiment, lines: Sequence[tables.Line]) -> None:
+def _show(made: Experiment, lines: Sequence[table_lines.TableLine]) -> None:
     several = len(made.variations) > 1
-    for heading, mine in tables.parts(lines).items():
+    for heading, mine in table_lines.parts(lines).items():
         table = Table(title=heading or None, title_justify="left")
         table.add_column("method", overflow="fold")
-        for name in tables.HEADINGS:
+        for name in table_lines.HEADINGS:
             table.add_column(name, justify="right", min_width=len(name.split()[0]))
         for line in mine:
             label = f"{line.label}\n[dim]{escape(line.variation)}[/]" if several else line.label
-            table.add_row(label, *tables.columns(line))
-        terminal.out.print(table)
+            table.add_row(label, *table_lines.columns(line))
+        output.out.print(table)
     for sentence in (EXPLAINED, *statements(made)):
-        terminal.out.print(f"[dim]{sentence}[/]")
+        output.out.print(f"[dim]{sentence}[/]")
     for sentence in made.about.differences:
-        terminal.out.print(f"- {sentence}", markup=False)
+        output.out.print(f"- {sentence}", markup=False)
 
 
 @contextmanager
 def _progress(as_json: bool) -> Iterator[Callable[[Sequence[Running]], None]]:
-    """One bar over the rounds of all cells, and one for each cell that runs; lines where nobody watches."""
-    with terminal.bars(as_json) as progress:
+    """Show a bar over all rounds and one for each running cell; print lines where there is no terminal."""
+    with output.bars(as_json) as progress:
         bars: dict[str, TaskID] = {}
         told: set[str] = set()
 
@@ -162,7 +167,7 @@ def _progress(as_json: bool) -> Iterator[Callable[[Sequence[Running]], None]]:
             total = sum(cell.total for cell in now)
             ended = [cell for cell in now if cell.ended]
             if "" not in bars:
-                bars[""] = terminal.bar(progress, "all rounds", total)
+                bars[""] = output.bar(progress, "all rounds", total)
                 told.update(cell.name for cell in ended)
             done = sum(cell.total if cell.ended else cell.rounds for cell in now)
             progress.update(bars[""], completed=done, note=f"{len(ended)} of {len(now)} runs")
@@ -170,8 +175,8 @@ def _progress(as_json: bool) -> Iterator[Callable[[Sequence[Running]], None]]:
                 if not cell.started or (len(now) > FEW and cell.ended and cell.name not in bars):
                     continue
                 if cell.name not in bars:
-                    bars[cell.name] = terminal.bar(progress, cell.name, cell.total)
-                note = "" if cell.spent is None else terminal.progress_note(cell.accuracy, cell.spent)
+                    bars[cell.name] = output.bar(progress, cell.name, cell.total)
+                note = "" if cell.spent is None else output.progress_note(cell.accuracy, cell.spent)
                 failed = cell.ended and cell.accuracy is None
                 progress.update(
                     bars[cell.name],
@@ -181,8 +186,8 @@ def _progress(as_json: bool) -> Iterator[Callable[[Sequence[Running]], None]]:
                 )
                 if cell.ended and cell.name not in told:
                     told.add(cell.name)
-                    if not as_json and not terminal.err.is_terminal:
-                        terminal.say(f"{len(ended)}/{len(now)} {cell.name} {'failed' if failed else note}")
+                    if not as_json and not output.err.is_terminal:
+                        output.say(f"{len(ended)}/{len(now)} {cell.name} {'failed' if failed else note}")
 
         yield show
 

@@ -1,4 +1,4 @@
-"""The command that shows what clients have spent over all runs, and that changes their budgets."""
+"""The command `ledger`: what clients have spent over all runs, and changes of their budgets."""
 
 import math
 from pathlib import Path
@@ -9,11 +9,14 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from discretion import terminal
+from discretion.cli import output
+from discretion.cli.options import Json
 from discretion.errors import InputError, LedgerError, nearest
-from discretion.ledger import Ledger
-from discretion.options import Json
-from discretion.population import Population
+from discretion.ledger.ledger import Ledger
+from discretion.plan.population import Population
+from discretion.report import numbers
+from discretion.runs.folder import RunFolder
+from discretion.runs.read import read_run
 
 MOST_CLIENTS = 20  # that get a row each
 
@@ -36,18 +39,26 @@ def ledger(
         raise InputError("say whose budget is changed: --client NAME --change +0.5")
     if note and change is None:
         raise InputError("a note goes with a change: --change +0.5")
-    with Ledger.existing(path / "ledger.sqlite" if path.is_dir() else path) as opened:
+    with Ledger.existing(_ledger_of(path) if path.is_dir() else path) as opened:
         if client is not None and change is not None:
             opened.change_budget(client, change, note)
         record = _record(opened, client)
         if json_:
-            terminal.print_json(record)
+            output.print_json(record)
         else:
             _show(record, opened.population)
 
 
+def _ledger_of(folder: Path) -> Path:
+    """Return the ledger in a folder, or the shared one that the run in it uses."""
+    if not RunFolder(folder).about.exists():
+        return folder / "ledger.sqlite"
+    run = read_run(folder)
+    return run.files.ledger(run.config)
+
+
 def _record(ledger: Ledger, client: str | None) -> dict[str, Any]:
-    """Everything that is on record, or what concerns one client."""
+    """Return all that is on record, or what concerns one client."""
     names = ledger.population.client
     if client is not None and client not in names:
         raise LedgerError(f"there is no client {client!r} in this ledger.{nearest(client, names)}")
@@ -84,18 +95,18 @@ def _show(record: dict[str, Any], population: Population) -> None:
             least, most = min(row["runs"] for row in mine), max(row["runs"] for row in mine)
             spent, left = max(row["spent"] for row in mine), min(row["left"] for row in mine)
             runs = f"{most}" if least == most else f"{least} to {most}"
-            table.add_row(name, f"{len(mine)}", terminal.epsilon(spent), terminal.rounded_down(left), runs)
+            table.add_row(name, f"{len(mine)}", numbers.epsilon(spent), numbers.rounded_down(left), runs)
         table.caption = "spent: the most of any client; left: the least"
     else:
         for row in rows:
             cells = (
                 f"{row['budget']:.5g}",
-                terminal.epsilon(row["spent"]),
-                terminal.rounded_down(row["left"]),
+                numbers.epsilon(row["spent"]),
+                numbers.rounded_down(row["left"]),
                 f"{row['runs']}",
             )
             table.add_row(escape(row["client"]), *cells)
-    terminal.out.print(table)
+    output.out.print(table)
     if changes := record["changes"]:
         table = Table(title="changes of budgets")
         for heading in ("client", "by", "when", "note"):
@@ -104,7 +115,7 @@ def _show(record: dict[str, Any], population: Population) -> None:
             table.add_row(
                 escape(change["client"]), f"{change['by']:+g}", change["made"], escape(change["note"])
             )
-        terminal.out.print(table)
-    terminal.out.print(
+        output.out.print(table)
+    output.out.print(
         "[dim]Costs add up to less than their sum: a run may fit that costs more than is left.[/]"
     )

@@ -1,4 +1,4 @@
-"""What there is, as the command line shows it: methods in a list or in full, and data sets."""
+"""Commands `methods` and `data`: methods in a list or one in full, and data sets."""
 
 import inspect
 import re
@@ -12,18 +12,26 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from discretion import terminal
+from discretion.audit import statements
+from discretion.cli import output
+from discretion.cli.options import Json
 from discretion.methods import METHODS, Method, find
-from discretion.options import Json
 
 MODES = {
     "tight": "the least noise that keeps every budget, counted exactly; the default",
-    "paper": "the paper's own formula; what it truly costs is counted and shown, and may pass budgets",
+    "paper": "the paper's own formula; its true cost is counted and shown, and may pass budgets",
 }
 
 
+def protection(method: Method) -> str:
+    """Return the sentence on whom the method protects from whom, with its condition."""
+    if method.unit == "undeclared":
+        return "Not declared: the certificate of each plan says who is protected."
+    return statements.method_protection(method.unit, method.noise_at, method.promise, method.reads_raw)
+
+
 def methods_list(methods: Sequence[Method]) -> RenderableType:
-    """Methods of one paper stand together."""
+    """Return a list of the methods, in which those of one paper stand together."""
     parts: list[RenderableType] = []
     width = max(len(method.name) for method in methods)
     for paper in dict.fromkeys(method.paper for method in methods):
@@ -31,36 +39,28 @@ def methods_list(methods: Sequence[Method]) -> RenderableType:
         grid.add_column(width=width)
         grid.add_column()
         for method in (method for method in methods if method.paper == paper):
-            facts = f"{_protects(method)}; decides by {method.reads}"
+            facts = f"{protection(method)} Decides by {method.reads}."
             grid.add_row(f"[bold]{method.name}[/]", f"{escape(method.idea)}\n[dim]{escape(facts)}[/]")
         parts += [Text(paper, style="underline"), Padding(grid, (0, 0, 1, 2))]
     more = "More on one: discretion methods NAME. A plan by it: discretion plan NAME population.csv"
     return Group(*parts, Text(more, style="dim"))
 
 
-def _protects(method: Method) -> str:
-    """Unit and adversary in a few words."""
-    if method.protects.startswith("nobody"):
-        return f"protects {method.protects.split(':')[0]}"
-    unit = {"client": "a client's whole data", "record": "each record"}[method.unit]
-    return f"protects {unit} from {re.split('[,;]', method.protects)[0]}"
-
-
 def method_text(method: Method) -> RenderableType:
-    """What the module's docstring says, each parameter with its default, and both modes."""
+    """Return facts, the module's docstring, each parameter with default and bounds, and both modes."""
     facts = Table.grid(padding=(0, 2))
     for label, text in (
         ("paper", method.paper),
         ("unit", method.unit),
-        ("protects from", method.protects),
+        ("protection", protection(method)),
         ("decides by", method.reads),
     ):
         facts.add_row(f"[dim]{label}[/]", escape(text))
     parameters = Table.grid(padding=(0, 2))
     for name, parameter in method.parameters.items():
-        needed = parameter.default is inspect.Parameter.empty
-        default = "" if needed else f"{_plain(parameter.default)}"
-        parameters.add_row(name, f"[dim]{default}[/]", escape(method.meanings[name]))
+        default = "" if parameter.required else f"{_plain(parameter.default)}"
+        meaning = f"{escape(parameter.meaning)}; [dim]{escape(parameter.expected)}[/]"
+        parameters.add_row(name, f"[dim]{default}[/]", meaning)
     modes = Table.grid(padding=(0, 2))
     for name, meaning in MODES.items():
         modes.add_row(f"--accounting {name}", meaning)
@@ -84,7 +84,7 @@ def _plain(value: object) -> str:
 
 
 def about(method: Method) -> list[str]:
-    """Paragraphs of the docstring of the method's module: idea, source, and where it departs from it."""
+    """Return the paragraphs of the docstring of the method's module: idea, source, departures from it."""
     found = inspect.getdoc(inspect.getmodule(method.plan)) or ""
     text = re.sub(r"\n(?=Departs from|In paper mode)", "\n\n", found)
     return [" ".join(part.split()) for part in text.split("\n\n")]
@@ -93,15 +93,17 @@ def about(method: Method) -> list[str]:
 def method_record(method: Method) -> dict[str, Any]:
     parameters = {
         name: {
-            "default": None if parameter.default is parameter.empty else parameter.default,
-            "meaning": method.meanings[name],
+            "default": None if parameter.required else parameter.default,
+            "expected": parameter.expected,
+            "meaning": parameter.meaning,
         }
         for name, parameter in method.parameters.items()
     }
-    fields = ("name", "title", "paper", "idea", "unit", "protects", "reads", "note")
+    fields = ("name", "title", "paper", "idea", "unit", "noise_at", "promise", "reads_raw", "reads", "note")
     modes = list(MODES) if "accounting" in parameters else list(MODES)[:1]
     return {
         **{name: getattr(method, name) for name in fields},
+        "protects": protection(method),
         "about": about(method),
         "parameters": parameters,
         "modes": modes,
@@ -109,7 +111,9 @@ def method_record(method: Method) -> dict[str, Any]:
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Explain this one.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Explain this one, or your own package.module:function.")
+    ] = None,
     json_: Json = False,
 ) -> None:
     """List the methods, or explain one.
@@ -118,11 +122,11 @@ def methods(
     """
     chosen = [find(name)] if name else list(METHODS.values())
     if json_:
-        terminal.print_json({"methods": [method_record(method) for method in chosen]})
+        output.print_json({"methods": [method_record(method) for method in chosen]})
     elif name:
-        terminal.out.print(method_text(chosen[0]))
+        output.out.print(method_text(chosen[0]))
     else:
-        terminal.out.print(methods_list(chosen))
+        output.out.print(methods_list(chosen))
 
 
 def data(
@@ -132,24 +136,25 @@ def data(
     """List the data sets, or get one and check it.
 
     Examples: `discretion data`, `discretion data fashion-mnist`. Your own table is a CSV file with the
-    columns label, perhaps client, and numbers: `-c data.name=csv -c data.path=table.csv`
+    columns label, perhaps client, and numbers: `-c data.name=csv -c data.path=table.csv`. Your own
+    reader is a Python function: `-c data.name=package.module:function`
     """
-    from discretion.tasks import datasets, fetch
+    from discretion.tasks import catalogue, datasets, fetch
 
     if name is None:
-        entries = datasets.names()
+        entries = list(catalogue.ENTRIES.values())
         if json_:
-            terminal.print_json({"data": [vars(entry) for entry in entries]})
+            output.print_json({"data": [vars(entry) for entry in entries]})
         else:
-            terminal.out.print(terminal.data_table(entries))
-            terminal.say(f"Kept in {fetch.cache_folder()}. Get one with: discretion data NAME")
+            output.out.print(output.data_table(entries))
+            output.say(f"Kept in {fetch.cache_folder()}. Get one with: discretion data NAME")
         return
-    found = datasets.load(name, report=terminal.say)
+    found = datasets.load(name, report=output.say)
     sizes = {"train": len(found.train.labels), "test": len(found.test.labels)}
     if json_:
-        terminal.print_json({"name": name, "source": found.source, "classes": found.classes, **sizes})
+        output.print_json({"name": name, "source": found.source, "classes": found.classes, **sizes})
     else:
-        terminal.out.print(
+        output.out.print(
             f"{name}: {sizes['train']:,} training and {sizes['test']:,} test records, "
             f"{found.classes} classes, from {found.source}"
         )

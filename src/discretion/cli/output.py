@@ -1,4 +1,4 @@
-"""What the command line shows: tables that fit 80 columns, progress bars, JSON for machines."""
+"""Output of the command line: tables that fit 80 columns, progress bars, JSON for machines."""
 
 import json
 import math
@@ -15,30 +15,33 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from discretion.accounting import Certificate
-from discretion.accounting.papers import RUNS, Comparison
-from discretion.advice import LIMITS, Option
-from discretion.plan import ADVERSARIES, Adversary, Plan
-from discretion.population import Floats, Population
-from discretion.profile import OVERHEAD, PARTS, Profile
-from discretion.records import dump
-from discretion.report import Summary, statements, summarise, write
-from discretion.tasks.datasets import Entry
-from discretion.treatment import Treatment, ends, treatment
+from discretion.arrays import Floats
+from discretion.audit import statements
+from discretion.jsonfile import dump
+from discretion.methods.papers import RUNS, Comparison
+from discretion.plan.advice import LIMITS, Option
+from discretion.plan.plan import ADVERSARIES, Plan
+from discretion.plan.population import Population
+from discretion.plan.summary import Treatment, ends, treatment
+from discretion.report import Summary, numbers, summarise, write
+from discretion.runs.read import Run
+from discretion.tasks.catalogue import Entry
+from discretion.timing import OVERHEAD, PARTS, Profile
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+out = Console(highlight=False, emoji=False)  # :m: in a name stays as it is
+err = Console(stderr=True, highlight=False, emoji=False)
 
 UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, format (bidirectional too), surrogates, separators
 FEW_CLASSES = 4  # get a column each
 
 
 def say(message: str) -> None:
-    """For people, beside the output proper."""
+    """Print a message for people on the error stream."""
     err.print(printable(message), markup=False, soft_wrap=True)
 
 
 def printable(message: str) -> str:
-    """Whatever a name may hold: what moves a cursor, or turns text around, is shown as its code."""
+    """Return the message with every character that moves a cursor or reverses text shown as its code."""
     return "".join(
         sign if sign in "\n\t" or unicodedata.category(sign) not in UNSEEN else ascii(sign)[1:-1]
         for sign in message
@@ -47,21 +50,6 @@ def printable(message: str) -> str:
 
 def print_json(record: dict[str, Any]) -> None:
     sys.stdout.write(dump(record))
-
-
-def epsilon(value: float) -> str:
-    """Five significant digits, never rounded down: spent must not look smaller than it is."""
-    if math.isinf(value):
-        return "∞"
-    if value == 0:
-        return "0"
-    unit = 10.0 ** (math.floor(math.log10(value)) - 4)
-    return f"{math.ceil(value / unit - 1e-9) * unit:.5g}"
-
-
-def rounded_down(value: float) -> str:
-    """What is left must not look larger than it is."""
-    return "∞" if math.isinf(value) else f"{math.floor(value * 1e4) / 1e4:.4f}"
 
 
 def span(values: Floats) -> str:
@@ -75,7 +63,7 @@ def span(values: Floats) -> str:
 
 
 def certificate_table(plan: Plan, population: Population, certificate: Certificate) -> Table:
-    """A row for each budget class: what it does and what that costs."""
+    """Return a table with a row for each budget class: its rate, clip, noise multiplier and epsilon."""
     names, member = population.classes()
     mine = treatment(plan)
     table = Table(
@@ -95,7 +83,7 @@ def certificate_table(plan: Plan, population: Population, certificate: Certifica
             span(mine.turns[who] if mine.public else mine.rate[:, who]),
             span(mine.clip[:, who]),
             span(mine.multiplier[:, who]),
-            epsilon(float(spent.max())),
+            numbers.epsilon(float(spent.max())),
             "[green]yes[/]" if within else "[bold red]no[/]",
         )
     return table
@@ -106,10 +94,10 @@ def _who_comes(plan: Plan) -> str:
 
 
 def _how_they_come(plan: Plan, mine: Treatment) -> str | None:
-    """What the columns leave out."""
+    """Return the caption on public turns and batches; None where coins are secret."""
     if not mine.public:
         return None
-    caption = f"turns: in the whole plan; {mine.coming}"
+    caption = f"turns: in the whole plan; {statements.COINS[mine.coming]}"
     if mine.batch is not None:
         steps = "step" if mine.steps == (1, 1) else "steps"
         count = span(np.array(mine.steps, dtype=np.float64))
@@ -118,7 +106,7 @@ def _how_they_come(plan: Plan, mine: Treatment) -> str | None:
 
 
 def adversaries_table(population: Population, certificate: Certificate) -> Table | None:
-    """Epsilon against each adversary, by budget class; nothing where it is the same against all."""
+    """Return epsilon by adversary and budget class; None where it is the same against all."""
     values = np.stack([certificate.epsilon[who] for who in ADVERSARIES])  # (3, N)
     if certificate.promises_nothing or np.allclose(values, certificate.spent, rtol=1e-3):
         return None
@@ -131,33 +119,21 @@ def adversaries_table(population: Population, certificate: Certificate) -> Table
     table.add_column("within budgets")
     promised = ADVERSARIES.index(certificate.promise)
     for place, who in enumerate(ADVERSARIES):
-        worst = [epsilon(float(values[place][member == k].max())) for k in range(len(names))]
-        cells = worst if few else [worst[0], epsilon(float(values[place].max()))]
+        worst = [numbers.epsilon(float(values[place][member == k].max())) for k in range(len(names))]
+        cells = worst if few else [worst[0], numbers.epsilon(float(values[place].max()))]
         within = bool((values[place] <= certificate.budget).all())
         kept = "[green]yes[/]" if within else "[bold red]no[/]" if place <= promised else "not promised"
-        table.add_row(WATCHING[who], *cells, kept)
+        table.add_row(statements.observer(certificate, who), *cells, kept)
     return table
 
 
 def statement(certificate: Certificate) -> str:
     said = statements.protection(certificate)
     if not certificate.promises_nothing:
-        at_most = float(certificate.epsilon["server"].max())
-        if certificate.promise != "server":
-            said += f" Against the server epsilon is {epsilon(at_most)}."
         said += f" Counted by {certificate.accountant}."
-        if read := statements.reading(certificate):
-            said += f" Here {read}."
     if warning := statements.paper_mode(certificate):
         said += f" [bold red]{warning}[/]" if len(certificate.overspent) else f" {warning}"
     return said
-
-
-WATCHING: dict[Adversary, str] = {
-    "public": "whoever sees the models",
-    "clients": "other clients",
-    "server": "the server",
-}
 
 
 def certificate_record(plan: Plan, certificate: Certificate) -> dict[str, Any]:
@@ -174,7 +150,8 @@ def certificate_record(plan: Plan, certificate: Certificate) -> dict[str, Any]:
         "accounting": certificate.accounting,
         "reads": certificate.reads,
         "colluding": certificate.colluding,
-        "noise": certificate.noise,
+        "protection": statements.protection(certificate),
+        "noise": statements.noise(certificate),
         "largest_epsilon_against": {who: float(e.max()) for who, e in certificate.epsilon.items()},
         "within_budget": len(over) == 0,
         "overspending": [certificate.clients[i] for i in over],
@@ -184,7 +161,7 @@ def certificate_record(plan: Plan, certificate: Certificate) -> dict[str, Any]:
 
 
 def show_profile(profile: Profile) -> None:
-    """Where the time of the rounds went, on the side of the messages."""
+    """Print where the time of the rounds went, on the error stream."""
     record = profile.to_record()
     total, rounds = record["total"] or 1.0, record["rounds"] or 1
     table = Table(
@@ -205,14 +182,14 @@ def show_profile(profile: Profile) -> None:
 
 
 def progress_note(accuracy: float | None, spent: float) -> str:
-    """Accuracy, and the largest share of a budget that any client has spent."""
+    """Return accuracy, and the largest share of a budget that any client has spent."""
     cost = "no privacy" if math.isinf(spent) else f"spent {spent:.0%}"
     return f"{'' if accuracy is None else f'{accuracy:.1%}':5}  {cost}"
 
 
 @contextmanager
 def bars(quiet: bool) -> Iterator[Progress]:
-    """Progress on the error stream, so that output can be piped; nothing where `quiet`."""
+    """Show progress on the error stream, so that output can be piped; nothing if `quiet`."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -248,7 +225,7 @@ def data_table(entries: Sequence[Entry]) -> Table:
 
 
 def show_advice(found: Sequence[Option], chosen: Option | None, rate: float, rounds: int) -> None:
-    """A row for each rate: noise over signal of the mean update, of one round, and of runs of some rounds."""
+    """Print a row for each rate: noise over signal of the mean update, of one round and of whole runs."""
     counts = sorted({option.rounds for option in found})
     table = Table(title="noise over signal, in one coordinate of the mean update", title_justify="left")
     for heading in ("rate", "updates a round", "one round", *(f"run of {count}" for count in counts)):
@@ -279,7 +256,7 @@ def show_advice(found: Sequence[Option], chosen: Option | None, rate: float, rou
 
 
 def show_papers(rows: Sequence[Comparison]) -> None:
-    """For each paper a table: what it promises, what its noise costs, what noise would be enough."""
+    """Print a table for each paper: its epsilon, what its noise costs, which noise is enough."""
     for paper in dict.fromkeys(row.paper for row in rows):
         table = Table(title=paper, title_justify="left")
         for heading in ("setting", "promised", "Rényi", "PLD", "", "noise", "needed"):
@@ -307,7 +284,7 @@ PROMISES = {"kept": "[green]kept[/]", "broken": "[bold red]broken[/]", "unproven
 
 
 def comparison_table(rows: Sequence[Summary]) -> Table:
-    """Best first: what each method reached, and what that cost each budget class."""
+    """Return the methods, best first: accuracy, and epsilon spent by each budget class."""
     classes = list(dict.fromkeys(name for row in rows for name in row.spent))
     few = len(classes) <= 4
     table = Table(caption=f"{classes[0]}: epsilon spent by clients of that budget" if few else None)
@@ -317,7 +294,7 @@ def comparison_table(rows: Sequence[Summary]) -> Table:
         table.add_column(name, justify="right")
     table.add_column("budgets", justify="right")
     for row in rows:
-        spent = [epsilon(row.spent[name]) if name in row.spent else "" for name in classes]
+        spent = [numbers.epsilon(row.spent[name]) if name in row.spent else "" for name in classes]
         if not few:
             shares = np.array([row.spent[name] / row.budget[name] for name in row.spent])
             low, high = (f"{share:.0%}" for share in (shares.min(), shares.max()))
@@ -328,7 +305,7 @@ def comparison_table(rows: Sequence[Summary]) -> Table:
 
 
 def compare_runs(
-    folders: list[Path],
+    folders: Sequence[Run | Path],
     report: Path | None,
     title: str | None,
     as_json: bool,

@@ -1,4 +1,4 @@
-"""Commands that show what is in run folders: tables, reports, proofs that they are whole, receipts."""
+"""Commands on run folders: compare, report, verify, receipt."""
 
 import math
 from pathlib import Path
@@ -9,15 +9,17 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from discretion import config, terminal
+from discretion.cli import output
+from discretion.cli.options import Json
+from discretion.clients.messages import read_key
 from discretion.errors import BudgetError, InputError, LedgerError
 from discretion.files import write_safely
-from discretion.messages import read_key
-from discretion.options import Json
-from discretion.runs import RunFolder
+from discretion.report import numbers
+from discretion.runs.folder import RunFolder
+from discretion.runs.read import read_run
 
 if TYPE_CHECKING:
-    from discretion.verify import Verification
+    from discretion.audit.verify import Verification
 
 HOLDS = {True: "[green]yes[/]", False: "[bold red]no[/]", None: "[yellow]unknown[/]"}
 
@@ -36,7 +38,7 @@ def compare(
 
     Examples: `discretion compare runs/demo`, `discretion compare A B C --out comparison.html`
     """
-    terminal.compare_runs(_runs_in(runs), out, None, json_)
+    output.compare_runs(_runs_in(runs), out, None, json_)
 
 
 def report(
@@ -60,9 +62,9 @@ def report(
     path = out or runs[0] / "report.html"
     write(_runs_in(runs), path, class_accuracy=class_accuracy)
     if json_:
-        terminal.print_json({"report": str(path)})
+        output.print_json({"report": str(path)})
     else:
-        terminal.say(f"Wrote {path}. {terminal.how_to_open(path)}")
+        output.say(f"Wrote {path}. {output.how_to_open(path)}")
 
 
 def verify(
@@ -85,12 +87,12 @@ def verify(
 
     Example: `discretion verify runs/first`
     """
-    from discretion.verify import to_record
-    from discretion.verify import verify as count_again
+    from discretion.audit.verify import to_record
+    from discretion.audit.verify import verify as count_again
 
     found = count_again(run, every=every, data=data)
     if json_:
-        terminal.print_json(to_record(found))
+        output.print_json(to_record(found))
     else:
         _show(found)
     if found.whole is False:
@@ -108,15 +110,15 @@ def _show(found: "Verification") -> None:
     for each in found.classes:
         left = math.inf if math.isinf(each.budget) else max(each.budget - max(each.life, each.recorded), 0.0)
         values = (each.certified, each.planned, each.recorded)
-        cells = (*map(terminal.epsilon, values), terminal.rounded_down(left))
+        cells = (*map(numbers.epsilon, values), numbers.rounded_down(left))
         table.add_row(each.name, f"{each.clients}", *cells)
     if found.counted < found.kinds:
         table.caption = f"{found.counted} of {found.kinds} kinds of clients; all of them with --every"
-    terminal.out.print(table)
+    output.out.print(table)
     findings = Table(show_header=False)
     for item in (*found.records, *found.budgets):
-        findings.add_row(item.what, HOLDS[item.holds], escape(terminal.printable(item.said)))
-    terminal.out.print(findings)
+        findings.add_row(item.what, HOLDS[item.holds], escape(output.printable(item.said)))
+    output.out.print(findings)
 
 
 def receipt(
@@ -146,12 +148,10 @@ def receipt(
         return _verify_receipt(to_verify, operator, run, json_)
     if run is None or client is None:
         raise InputError("say which run and whose receipt: discretion receipt RUN --client NAME")
-    from discretion import receipts
-    from discretion.report.receipt import render
+    from discretion.audit import receipts
+    from discretion.report.receipt_page import render
 
-    folder = RunFolder(run)
-    folder.require()
-    known = config.read(folder.config).clients.key
+    known = read_run(run).config.clients.key
     if key is None and not known:
         raise InputError(
             "a receipt is signed: make a key with `discretion key operator.key`, give it as --key"
@@ -164,28 +164,29 @@ def receipt(
     write_safely(page, render(signed).encode())
     write_safely(plain, receipts.to_json(signed).encode())
     if json_:
-        terminal.print_json({"html": str(page), "json": str(plain), **signed.model_dump()})
+        output.print_json({"html": str(page), "json": str(plain), **signed.model_dump()})
     else:
-        terminal.say(f"Wrote {page} and {plain.name}. {terminal.how_to_open(page)}")
+        output.say(f"Wrote {page} and {plain.name}. {output.how_to_open(page)}")
 
 
 def _verify_receipt(path: Path, operator: str, run: Path | None, as_json: bool) -> None:
-    from discretion import receipts
+    from discretion.audit import receipts
+    from discretion.report.receipt_page import render
 
-    signed = receipts.read(path)
+    signed = receipts.read(path, render)
     receipts.check(signed, operator)
     odd = receipts.differences(signed, run) if run else []
     if as_json:
         known = "known" if operator else "unknown"  # whoever has a key can sign a receipt
         record = {"verified": bool(operator) and not odd, "operator": known, "differs": odd}
-        terminal.print_json({**record, **signed.model_dump()})
+        output.print_json({**record, **signed.model_dump()})
     else:
         said = signed.receipt
-        terminal.say(
+        output.say(
             f"Signed by {signed.key}, made {said.made}. Client {said.client}: epsilon "
-            f"{terminal.epsilon(said.life)} of {said.epsilon:.5g} spent, at delta {said.delta:g}."
+            f"{numbers.epsilon(said.life)} of {said.epsilon:.5g} spent, at delta {said.delta:g}."
         )
-        terminal.say(
+        output.say(
             "This is the key that was asked for."
             if operator
             else "NOT VERIFIED: nothing in it was changed since it was signed, but anybody can sign, and "

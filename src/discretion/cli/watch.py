@@ -1,4 +1,4 @@
-"""Commands that look at a run: in the browser, in the terminal, in other tools."""
+"""Commands that show a run: `show` in the terminal, `watch` in the browser, `export` to other tools."""
 
 import sys
 import webbrowser
@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from discretion import terminal
+from discretion.cli import output
+from discretion.cli.options import Json
 from discretion.errors import InputError
-from discretion.options import Json
-from discretion.runs import RunFolder
-from discretion.track import Feed, Target, open_tracker
+from discretion.export.feed import Feed, Target, open_tracker
+from discretion.runs.folder import RunFolder
 
 
 def show(
@@ -20,27 +20,27 @@ def show(
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw accuracy and spending.")] = True,
     json_: Json = False,
 ) -> None:
-    """Show a run in the terminal: how far it is, its accuracy, and what each budget class has left.
+    """Show a run in the terminal: its progress, its accuracy, and what each budget class has left.
 
     Example: `discretion show runs/first`, at any time, also while it is being trained
     """
-    from discretion.watch.following import Follow
-    from discretion.watch.summary import record_of
-    from discretion.watch.terminal import show as print_seen
+    from discretion.watch.follow import Follow
+    from discretion.watch.state import record_of
+    from discretion.watch.text import show as print_seen
 
     RunFolder(run).require()
     seen = Follow(run).look()
     if seen.run is None:
         raise InputError(seen.problem)
     if json_:
-        terminal.print_json(record_of(seen))
+        output.print_json(record_of(seen))
     else:
-        print_seen(terminal.out, seen, plots)
+        print_seen(output.out, seen, plots)
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, which may come later.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 0,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; it need not exist yet.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 0,
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     json_: Json = False,
 ) -> None:
@@ -53,10 +53,10 @@ def watch(
 
     with Watch(run, port) as server:
         if json_:
-            terminal.print_json({"address": server.address, "run": str(run)})
+            output.print_json({"address": server.address, "run": str(run)})
             sys.stdout.flush()
         else:
-            terminal.say(f"{run} is at {server.address} on this machine. Stop with Ctrl-C.")
+            output.say(f"{run} is at {server.address} on this machine. Stop with Ctrl-C.")
         if browser:
             webbrowser.open(server.address)
         with suppress(KeyboardInterrupt):
@@ -65,13 +65,13 @@ def watch(
 
 def export(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.")],
-    to: Annotated[Target, typer.Option(help="Which tool.")] = "csv",
+    to: Annotated[Target, typer.Option(help="The tool to export to.")] = "csv",
     out: Annotated[
-        str, typer.Option("--out", "-o", help="A file, a folder, or a server's address; see below.")
+        str, typer.Option("--out", "-o", help="A file, a folder or a server's address; see above.")
     ] = "",
     json_: Json = False,
 ) -> None:
-    """Hand the history of runs to other tools: accuracy, loss, and what each budget class spent.
+    """Export the history of runs to other tools: accuracy, loss, and the spending of each budget class.
 
     Only public facts go out. csv and parquet: one table, to --out or NAME.csv. tensorboard: a folder for each
     run in --out, or one in the run's own. mlflow: --out http://127.0.0.1:5000 or a folder, or as
@@ -90,6 +90,6 @@ def export(
         places.append(feed.finish())
     found = list(dict.fromkeys(places))
     if json_:
-        terminal.print_json({"to": to, "out": found})
+        output.print_json({"to": to, "out": found})
     else:
-        terminal.say(f"Wrote {', '.join(found)}.")
+        output.say(f"Wrote {', '.join(found)}.")

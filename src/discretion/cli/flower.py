@@ -1,0 +1,139 @@
+"""Commands that try a run on Flower, on this machine: `flower init`, `up`, `down`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from discretion.cli import output
+from discretion.cli.guards import write_guards
+from discretion.cli.options import Json, Override
+from discretion.errors import InputError
+from discretion.runs import config
+from discretion.runs.execute import OnRound, Progress
+from discretion.runs.history import read_history
+from discretion.runs.read import Run
+
+TRIAL = """\
+[population]
+clients = {clients}
+budgets = "groups:8,16"
+
+[data]
+name = "digits"
+records = 60
+
+[model]
+name = "mlp"
+
+[plan]
+method = "spend_as_you_go"
+rounds = 5
+rate = 0.8
+clip = 0.5
+"""
+
+flower = typer.Typer(
+    no_args_is_help=True, rich_markup_mode="markdown", help="Try a run on Flower, on this machine."
+)
+
+
+def submit(run: Run, on_round: OnRound) -> None:
+    """Do what is left of a run on Flower: its server app, another process, writes to the run folder."""
+    from discretion.flower import project
+
+    seen = run.history.done
+
+    def look() -> None:
+        nonlocal seen
+        for line in read_history(run.files.history).lines:
+            if line.round > seen:
+                seen = line.round
+                spent = run.certificate.spending.share(seen)
+                on_round(Progress(seen, run.plan.rounds, line.accuracy, spent))
+
+    project.submit(run.folder, run.config.clients.connection, run.config.clients.home, look)
+
+
+def simulate(run: Run, on_round: OnRound) -> None:
+    """Do what is left of a run in Flower's simulation, with guards in the run folder."""
+    try:
+        from discretion.flower.simulate import simulate as on_ray
+    except ModuleNotFoundError:
+        raise InputError(
+            "Flower's simulation is not installed: pip install 'discretion[flower-sim]'"
+        ) from None
+
+    guards = run.folder / "guards"
+    if not guards.exists():
+        write_guards(run.config, guards)
+    on_ray(run, guards, on_round)
+
+
+@flower.command()
+def init(
+    settings: Annotated[Path, typer.Argument(metavar="CONFIG", help="A config.toml.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to make.")] = Path("flower"),
+    port: Annotated[int, typer.Option(help="Port of the SuperLink; nodes take the ports after it.")] = 18_000,
+    change: Override = None,
+    json_: Json = False,
+) -> None:
+    """Write TLS certificates, keys, guard policies and Flower configurations for a run on this machine.
+
+    Example: `discretion flower init config.toml --out flower`
+    """
+    from discretion.flower import cluster
+
+    names = write_guards(config.read(settings, change or []), out)
+    cluster.write(out, names, port)
+    if json_:
+        output.print_json({"flower": str(out), "clients": len(names), "port": port})
+    else:
+        output.say(
+            f"Wrote {out}. Next: discretion flower up {out}, then discretion run {settings} --on flower -c "
+            f"clients.home={out}/flower -c clients.key={out}/operator.key"
+        )
+
+
+@flower.command()
+def up(
+    folder: Annotated[Path, typer.Argument(help="The folder that `flower init` made.")] = Path("flower"),
+    clients: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Make the folder first: a trial on the digits data with this number of clients."
+        ),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Start a SuperLink, and for each client a guard and a SuperNode, with TLS and node authentication.
+
+    Examples: `discretion flower up flower`, `discretion flower up --clients 5` (nothing else is needed)
+    """
+    from discretion.flower import cluster
+
+    if clients is not None:
+        settings = folder.with_name(folder.name + ".toml")
+        if folder.exists() or settings.exists():
+            raise InputError(f"{folder} or {settings} is there already: leave --clients out, or give another")
+        settings.write_text(TRIAL.format(clients=clients), encoding="utf-8")
+        init(settings, folder)
+    cluster.up(folder, output.say)
+    if json_:
+        output.print_json({"up": str(folder)})
+
+
+@flower.command()
+def down(
+    folder: Annotated[Path, typer.Argument(help="The folder that `flower up` was given.")] = Path("flower"),
+    json_: Json = False,
+) -> None:
+    """Stop exactly the processes that `flower up` started.
+
+    Example: `discretion flower down flower`
+    """
+    from discretion.flower import cluster
+
+    cluster.down(folder, output.say)
+    if json_:
+        output.print_json({"down": str(folder)})

@@ -1,1 +1,0 @@
-"""The optimisation problems that methods solve: numbers in, numbers out."""
