@@ -6,34 +6,17 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from commands import Cli, runner
-from discretion import extension
-from discretion.config import read
-from discretion.materials import load_data
-from discretion.runs import RunFolder, execute, prepare
+from discretion import _native
+from discretion.runs.config import read
+from discretion.runs.execute import execute
+from discretion.runs.folder import RunFolder
+from discretion.runs.prepare import prepare
+from support.commands import Cli, runner
+from support.small_run import SMALL
 
 # the same examples in every run: a failure can be repeated, and a green run says what was tried
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
-
-SMALL = """
-seed = 3
-[population]
-clients = 20
-budgets = "groups:4,8,16"
-[data]
-name = "digits"
-[model]
-name = "mlp"
-[plan]
-rounds = 8
-rate = 0.5
-clip = 0.5
-[train]
-threads = 1
-evaluate_every = 1
-server_momentum = 0.5
-"""
 
 
 @pytest.fixture
@@ -49,7 +32,7 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("small")
     (home / "config.toml").write_text(SMALL, encoding="utf-8")
     config, folder = read(home / "config.toml"), RunFolder(home / "run")
-    execute(folder, prepare(config, folder, load_data(config)))
+    execute(prepare(config, folder))
     return folder.path
 
 
@@ -64,7 +47,7 @@ def discretion(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 @pytest.fixture
 def without_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """As if no compiler had been there."""
-    monkeypatch.setattr(extension, "PLACE", tmp_path)
-    extension.extension.cache_clear()
+    monkeypatch.setattr(_native, "PLACE", tmp_path)
+    _native.extension.cache_clear()
     yield
-    extension.extension.cache_clear()
+    _native.extension.cache_clear()

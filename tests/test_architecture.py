@@ -1,122 +1,108 @@
-"""The layout keeps its promises: imports point one way, method names stay at home, no torch in the core."""
+"""The layout keeps its promises: imports point one way, names mean one thing, no torch in the core."""
 
 import ast
+import importlib
+import pkgutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
+import discretion
 from discretion.methods import METHODS
 
 SOURCE = Path(__file__).parent.parent / "src" / "discretion"
 
-# who may import whom, by first part of the module's name within the package
-ALLOWED = {
-    "errors": set(),
-    "kinds": set(),
-    "population": {"errors", "kinds"},
-    "streams": {"errors"},
-    "budgets": {"errors", "population"},
-    "steps": {"errors", "population"},
-    "records": {"errors"},
-    "grid": {"discrete", "errors", "population"},
-    "phase": {"errors", "population"},
-    "extension": set(),
-    "clip": {"errors", "extension", "population"},
-    "pick": {"errors", "population", "phase"},
-    "combine": {"errors", "population"},
-    "plan_records": {"errors", "population", "phase", "records", "pick", "combine"},
-    "plan": {
-        *("errors", "population", "steps", "phase", "grid", "records", "pick", "combine", "plan_records"),
-    },
-    "treatment": {"plan", "population"},
-    "accounting": {"errors", "kinds", "population", "steps", "phase", "plan", "records"},
-    "problems": {"errors", "population", "steps", "accounting", "streams"},
-    "methods": {
-        *("errors", "kinds", "population", "steps", "phase", "pick", "combine", "plan"),
-        *("accounting", "problems", "streams"),
-    },
-    "accounts": {"errors", "population", "steps", "plan"},
-    "book": {"errors", "population"},
-    "ledger": {"errors", "population", "steps", "plan", "accounting", "accounts", "book"},
-    "discrete": {"errors", "population", "streams"},
-    "noise": {"discrete", "errors", "population", "streams"},
-    "profile": set(),
-    "files": {"errors"},
-    "journal": {"files"},
-    "on_record": {"population"},
-    "orders": {"clip", "noise", "pick", "population", "server"},
-    "release": {
-        *("errors", "population", "profile", "phase", "plan", "orders"),
-        *("clip", "discrete", "grid", "noise"),
-    },
-    "train": {
-        *("errors", "population", "profile", "phase", "plan", "accounting", "ledger"),
-        *("clip", "noise", "orders", "pick", "release", "server", "streams"),
-    },
-    "server": {"population"},
-    "tasks": {"errors"},
-    "engine": {"errors", "extension", "population", "clip", "tasks"},
-    "frames": {"errors"},
-    "messages": {"errors", "pick", "records"},
-    "clients": {
-        *("errors", "population", "clip", "orders", "plan", "release", "streams", "tasks", "pick", "engine"),
-        *("frames", "messages", "server"),
-    },
-    "guard": {
-        *("errors", "population", "clip", "orders", "plan", "release", "streams", "tasks", "pick", "noise"),
-        *("clients", "frames", "ledger", "messages", "server", "steps"),
-    },
-    "config": {"errors", "plan", "methods", "clients"},
-    "materials": {
-        *("errors", "population", "budgets", "streams", "plan", "methods", "tasks", "clients", "config"),
-    },
-}
-# what people use: it may import everything, and nothing above imports it
-OUTERMOST = {
-    *("__init__", "__main__", "advice", "catalogue", "cli", "experiments", "flower", "ledger_command"),
-    *("looking", "operate", "options", "plots", "receipts", "reconcile", "replan", "report", "results"),
-    *("runs", "sketch", "terminal", "track", "verify", "watch"),
+# A folder or leaf imports itself and what stands in lines above its own, never its line or below
+LEAVES = ["errors", "arrays", "files _native outside timing", "jsonfile"]
+ORDER = [
+    *LEAVES,
+    "randomness",
+    "plan tasks",
+    "accounting",
+    "methods ledger",
+    "training",
+    "engine",
+    "clients",
+    "guard",
+    "testing",
+    "runs",
+    "audit",
+    "report",
+    "watch",
+    "export",
+    "flower experiments",
+    "cli",
+    "__init__ __main__",
+]
+NEVER = {
+    "tasks": {"randomness"},
+    "guard": {"methods"},
+    "engine": {"methods", "ledger"},
+    "training": {"methods"},
 }
 
 
 def imported(path: Path) -> set[str]:
-    """The parts of this package that a file imports."""
-    parts = set()
+    """Return the folders and leaves of this package that a file imports."""
+    names = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "discretion":
-            names = [node.module] if "." in node.module else [f"discretion.{a.name}" for a in node.names]
-            parts |= {name.split(".")[1] for name in names}
+            names += [node.module] if "." in node.module else [f"discretion.{a.name}" for a in node.names]
         elif isinstance(node, ast.Import):
-            parts |= {a.name.split(".")[1] for a in node.names if a.name.startswith("discretion.")}
-    return parts - {"__version__"}
+            names += [a.name for a in node.names if a.name.startswith("discretion.")]
+    return {name.split(".")[1] for name in names}
 
 
-def files(part: str) -> list[Path]:
-    folder = SOURCE / part
-    return sorted(folder.rglob("*.py")) if folder.is_dir() else [SOURCE / f"{part}.py"]
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def test_every_part_has_its_place() -> None:
-    parts = {
-        path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
-    }
-    assert parts == set(ALLOWED) | OUTERMOST
+def test_every_module_has_its_room() -> None:
+    rooms = {room(path) for path in SOURCE.rglob("*.py")}
+    assert rooms == {name for line in ORDER for name in line.split()}
+    leaves = [path.stem for path in SOURCE.glob("*.py") if not path.stem.startswith("__")]
+    assert len(leaves) <= 8 and set(leaves) == {name for line in LEAVES for name in line.split()}
 
 
 def test_imports_point_one_way() -> None:
-    for allowed in ALLOWED.values():
-        assert not allowed & OUTERMOST and allowed <= set(ALLOWED)
-    for part, allowed in ALLOWED.items():
-        for path in files(part):
-            beyond = imported(path) - allowed - {part}
-            assert not beyond, f"{path.relative_to(SOURCE)} imports {', '.join(sorted(beyond))}"
+    below: set[str] = set()
+    for line in ORDER:
+        for path in SOURCE.rglob("*.py"):
+            if (name := room(path)) in line.split():
+                wrong = imported(path) - {name} - below | imported(path) & NEVER.get(name, set())
+                assert not wrong, f"{path.relative_to(SOURCE)} imports {', '.join(sorted(wrong))}"
+        below |= set(line.split())
 
 
-def test_a_guard_sees_no_server_and_a_server_no_guard() -> None:
-    for path in files("guard"):
-        assert not imported(path) & {"train", "methods", "config"}, path
-    for part in ("train", "clients", "release"):
-        assert not any("guard" in imported(path) for path in files(part))
+def test_a_file_name_means_one_thing() -> None:
+    """A module of the command line has the name of its command, which may be that of a folder."""
+    names = Counter(
+        path.stem
+        for path in SOURCE.rglob("*.py")
+        if room(path) not in ("cli", "__init__", "__main__") and path.stem != "__init__"
+    )
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_a_class_name_means_one_thing() -> None:
+    names = Counter(
+        node.name
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_name_shadows_a_module() -> None:
+    """`import discretion.a.b` gives a module, whatever the packages export."""
+    for found in pkgutil.walk_packages(discretion.__path__, "discretion."):
+        if found.name.startswith("discretion.flower.") or found.name.endswith(("__main__", "._clients")):
+            continue  # they need Flower, are a program, or no Python module
+        parent, _, name = found.name.rpartition(".")
+        module = importlib.import_module(found.name)
+        assert getattr(importlib.import_module(parent), name) is module, found.name
 
 
 ORDINARY = {"delta", "random"}  # names of methods that are words, too
@@ -133,7 +119,7 @@ def test_no_method_is_named_outside_methods() -> None:
 
 def test_the_core_does_not_even_ask_for_torch() -> None:
     """Nor does the command line when it starts: torch takes longer to load than most commands to run."""
-    core = ["population", "budgets", "plan", "accounting", "ledger", "methods", "train", "config", "cli"]
+    core = ["plan.plan", "accounting", "ledger.ledger", "methods", "training.loop", "runs.config", "cli.main"]
     script = (
         "import sys\n"
         "class Missing:\n"
@@ -159,19 +145,18 @@ def test_only_a_plan_says_how_far_a_unit_can_move_a_sum() -> None:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         }
         free = {"accounting", "methods"} & set(path.relative_to(SOURCE).parts)
-        if path.name not in ("plan.py", "steps.py", "accounts.py") and not free:
+        if path.name not in ("plan.py", "steps.py", "entries.py") and not free:
             assert not calls & making, path.relative_to(SOURCE)
 
 
 def test_noise_is_drawn_in_one_place_only() -> None:
-    """Outside the noise and the simulation of populations nobody draws Gaussian numbers; where budgets are
-    solved for many clients, directions are drawn, of nobody's data."""
+    """Outside the noise and the simulation of populations nobody draws Gaussian numbers."""
     drawing = {"normal", "standard_normal", "randn", "randn_like", "normal_", "multivariate_normal"}
     for path in SOURCE.rglob("*.py"):
         names = {
             node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)
         }
-        if path.relative_to(SOURCE).as_posix() not in ("noise.py", "budgets.py", "accounting/surface.py"):
+        if path.relative_to(SOURCE).as_posix() not in ("randomness/sources.py", "plan/budgets.py"):
             assert not names & drawing, path.relative_to(SOURCE)
-        if path.name not in ("noise.py", "release.py"):
+        if path.name not in ("sources.py", "release.py"):
             assert "gaussian" not in names or "accounting" in path.parts, path.relative_to(SOURCE)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from discretion.kinds import distinct
+from discretion.arrays import distinct
 
 FEW = st.sampled_from([0.0, -0.0, 1.0, 2.5, np.inf, -np.inf, 1e-300])
 

@@ -1,17 +1,17 @@
 """Where the time of a run goes."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from discretion import profile as module
-from discretion.profile import Profile
+from discretion.timing import PARTS, Profile
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     return now
 
 
@@ -37,7 +37,7 @@ def test_a_record_names_every_part_and_adds_up(clock: list[float]) -> None:
             clock[0] += seconds
     profile.rounds += 1
     record = profile.to_record()
-    assert list(record["seconds"]) == list(module.PARTS)
+    assert list(record["seconds"]) == list(PARTS)
     assert record["total"] == sum(record["seconds"].values()) == 45.0
     assert (record["rounds"], record["overhead"]) == (1, 0.2)
 

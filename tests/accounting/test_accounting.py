@@ -23,9 +23,9 @@ from discretion.accounting import (
     spent,
 )
 from discretion.errors import PlanError
-from discretion.phase import Phase
-from discretion.plan import Plan
-from discretion.steps import Steps
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.plan.steps import Steps
 
 PLD, RENYI = Pld(), Renyi()
 BOTH = pytest.mark.parametrize("accountant", [PLD, RENYI], ids=lambda accountant: accountant.name)
@@ -518,7 +518,7 @@ def test_budgets_beyond_need_get_the_least_noise_and_the_largest_rate() -> None:
 
 def test_budgets_that_no_noise_can_keep_are_refused() -> None:
     one = np.ones(1)
-    with pytest.raises(PlanError, match="no noise is large enough for this budget"):
+    with pytest.raises(PlanError, match="no noise multiplier up to a million"):
         noise_multiplier(np.array([1e-9]), 1e-12 * one, one, 10**9)
 
 
@@ -579,5 +579,5 @@ class Stubborn(Jumping):
 
 def test_noise_beyond_a_million_is_refused() -> None:
     one = np.ones(1)
-    with pytest.raises(PlanError, match="no noise is large enough"):
+    with pytest.raises(PlanError, match="no noise multiplier up to a million"):
         noise_multiplier(one, 1e-5 * one, one, 1, Stubborn())

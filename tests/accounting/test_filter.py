@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discretion.accounting import Pld, filter, renyi
-from discretion.population import Floats, Ints
-from discretion.steps import Steps
+from discretion.arrays import Floats, Ints
+from discretion.plan.steps import Steps
 
 some = settings(max_examples=40, deadline=None)
 rates = st.floats(0.001, 1)
@@ -28,7 +28,8 @@ def spent(divergence: Floats, epsilon: float, delta: float) -> float:
 
 
 def step(rate: float, multiplier: float) -> Floats:
-    return renyi.curve(np.array([rate]), np.array([multiplier]))[0]
+    result: Floats = renyi.curve(np.array([rate]), np.array([multiplier]))[0]
+    return result
 
 
 def pld(rate: float, multiplier: float, count: int, delta: float) -> float:

@@ -10,9 +10,9 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
-from discretion.accounting import Pld
-from discretion.accounting.papers import fixed_size, groups, selection
-from discretion.steps import Steps
+from discretion.accounting import Pld, fixed_size
+from discretion.methods.papers import xu_hu, xu_zhang
+from discretion.plan.steps import Steps
 
 DELTA = 1e-5
 
@@ -87,7 +87,7 @@ def test_the_bounds_are_in_order_and_meet_without_sampling() -> None:
 def test_paper_000_is_broken_by_single_large_steps_only(
     rate: float, steps: int, epsilon: float, known: float
 ) -> None:
-    noise = selection.multiplier(one(epsilon), one(DELTA), one(rate), steps)
+    noise = xu_zhang.multiplier(one(epsilon), one(DELTA), one(rate), steps)
     assert fixed_size.at_least(one(rate), noise, steps, one(DELTA)) == pytest.approx(known, rel=3e-3)
 
 
@@ -102,7 +102,7 @@ def test_paper_000_is_broken_by_single_large_steps_only(
     ],
 )
 def test_paper_000_is_not_proved_either(rate: float, steps: int, epsilon: float, known: float) -> None:
-    noise = selection.multiplier(one(epsilon), one(DELTA), one(rate), steps)
+    noise = xu_zhang.multiplier(one(epsilon), one(DELTA), one(rate), steps)
     found = fixed_size.at_most(one(rate), noise, steps, one(DELTA))
     assert found == pytest.approx(known, rel=8e-3)
     assert found > epsilon
@@ -116,9 +116,9 @@ KNOWN = {
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_paper_004_spends_several_times_its_budgets(name: str) -> None:
-    setting = groups.TABLE_1[name]
+    setting = xu_hu.TABLE_1[name]
     for rates, variance, known in zip(
-        (setting.equal_rates, setting.rates), groups.TABLE_3[name], KNOWN[name], strict=True
+        (setting.equal_rates, setting.rates), xu_hu.TABLE_3[name], KNOWN[name], strict=True
     ):
         noise = np.sqrt(variance)
         found = fixed_size.at_least(rates, noise, setting.rounds, setting.delta)

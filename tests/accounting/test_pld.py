@@ -10,11 +10,11 @@ from scipy.fft import rfft
 from scipy.special import logsumexp, ndtr
 
 from discretion.accounting import gaussian, losses, pld, reference
-from discretion.accounting.losses import UNIT, View
+from discretion.accounting.losses import UNIT, LossView
 from discretion.accounting.pld import Pld
 from discretion.accounting.saddle import Compositions
 from discretion.errors import PlanError
-from discretion.steps import Steps
+from discretion.plan.steps import Steps
 
 # Rate, multiplier, count, delta: dp-accounting's optimistic and pessimistic epsilon, by theirs(...) of
 # benchmarks/pld.py on the grid of grid_for(...). That grid is coarse for the smallest epsilons, hence ours
@@ -105,7 +105,8 @@ def true_curve(rate: float, multiplier: float, epsilon: np.ndarray, way: int) ->
     without, within = ndtr(side * x), ndtr(side * (x - 1 / multiplier))
     p, q = (1 - rate) * without + rate * within, without
     first, second = (q, p) if way else (p, q)
-    return np.maximum(first * (1 - 1e-13) - np.exp(epsilon) * second - 1e-17, 0.0)
+    result: np.ndarray = np.maximum(first * (1 - 1e-13) - np.exp(epsilon) * second - 1e-17, 0.0)
+    return result
 
 
 def discrete_curve(part: losses.Losses, spacing: float, epsilon: np.ndarray) -> np.ndarray:
@@ -292,14 +293,14 @@ def test_wherever_one_looks_the_answer_holds(
     first = math.floor(-12 / multiplier / spacing)
     parts = grid_of(1, multiplier, spacing, first, -2 * first)
     exact = gaussian.epsilon_of(np.array(math.sqrt(count) / multiplier), np.array(delta))
-    view = View(column(tilt), column(bottom), column(aim), column(spacing), size)
+    view = LossView(column(tilt), column(bottom), column(aim), column(spacing), size)
     for part in parts:
         assert losses.epsilon([(part, cell(count))], column(delta), view)[0, 0] >= exact
 
 
 def test_too_small_a_grid_for_one_step_costs_more_and_never_less() -> None:
     exact = gaussian.epsilon_of(np.array(math.sqrt(10) / 2), np.array(1e-6))
-    view = View(column(3), column(-4), column(8), column(0.02), 2048)
+    view = LossView(column(3), column(-4), column(8), column(0.02), 2048)
     answers = []
     for reach in (150, 50, 20):
         part, _ = grid_of(1, 2, 0.02, -reach, 2 * reach)
@@ -310,7 +311,7 @@ def test_too_small_a_grid_for_one_step_costs_more_and_never_less() -> None:
 def test_infinite_losses_compose() -> None:
     """All that is not infinite is nothing: delta is 1 - (1 - infinite)^count at every epsilon."""
     part = losses.Losses(np.array([[[0.999, 0.0]]]), cell(0), cell(0.001))
-    view = View(column(10), column(-1), column(0), column(0.1), 64)
+    view = LossView(column(10), column(-1), column(0), column(0.1), 64)
     total = 1 - 0.999**10
     assert losses.epsilon([(part, cell(10))], column(1.01 * total), view)[0, 0] < 1.0
     assert math.isinf(losses.epsilon([(part, cell(10))], column(0.99 * total), view)[0, 0])
@@ -436,7 +437,7 @@ def test_where_it_is_not_tight_it_says_so_and_asks_dp_accounting(
     monkeypatch: pytest.MonkeyPatch, second: float | None, expected: float | None
 ) -> None:
     def answer(self: object, steps: Steps, delta: np.ndarray) -> np.ndarray:
-        assert (steps.rate, steps.multiplier, steps.count) == (0.3, 0.03, 1) and delta == 1e-6
+        assert steps.rate == 0.3 and steps.multiplier == 0.03 and steps.count == 1 and delta == 1e-6
         if second is None:
             raise OverflowError
         return np.array([second])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from discretion.accounting import Pld, Reference
-from discretion.steps import Steps
+from discretion.plan.steps import Steps
 
 
 def test_two_accountants_agree() -> None:

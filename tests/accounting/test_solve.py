@@ -14,12 +14,12 @@ from discretion.accounting import (
     noise_multiplier,
     noise_scale,
     sampling_rate,
-    surface,
+    search,
 )
 from discretion.accounting.search import Found, most
 from discretion.accounting.solve import MOST_ROUNDS
 from discretion.errors import PlanError
-from discretion.steps import Steps
+from discretion.plan.steps import Steps
 
 EPSILON = np.array([0.2, 1.0, 8.0, 1.0])
 DELTA = np.array([1e-5, 1e-6, 1e-5, 1e-3])
@@ -31,7 +31,8 @@ BOTH = pytest.mark.parametrize("accountant", [Pld(), Renyi()], ids=lambda accoun
 def used(
     accountant: Accountant, rate: np.ndarray, multiplier: np.ndarray, rounds: np.ndarray | int
 ) -> np.ndarray:
-    return accountant.epsilon(Steps.same(rate, multiplier, rounds), DELTA) / EPSILON
+    result: np.ndarray = accountant.epsilon(Steps.same(rate, multiplier, rounds), DELTA) / EPSILON
+    return result
 
 
 # each client with its own rounds
@@ -61,9 +62,9 @@ def test_no_rounds_and_no_budget_limit_need_the_least_noise() -> None:
 
 @pytest.mark.parametrize("rounds", [-1, 2.5, np.array([1, 2, 3, -4])])
 def test_rounds_that_cannot_be_get_no_answer(rounds: int) -> None:
-    with pytest.raises(PlanError, match="rounds is whole"):
+    with pytest.raises(PlanError, match="invalid number of rounds: found (-1|2.5|-4), expected a whole"):
         noise_multiplier(EPSILON, DELTA, RATE, rounds)
-    with pytest.raises(PlanError, match="rounds is whole"):
+    with pytest.raises(PlanError, match="invalid number of rounds: found (-1|2.5|-4), expected a whole"):
         sampling_rate(EPSILON, DELTA, RATE, rounds)
 
 
@@ -78,8 +79,49 @@ def test_tiny_and_huge_budgets(accountant: Accountant, budget: float) -> None:
 
 def test_a_rate_that_no_budget_allows_is_refused() -> None:
     one = np.ones(1)
-    with pytest.raises(PlanError, match="no rate is small enough"):
+    with pytest.raises(PlanError, match="no sampling rate down to a billionth"):
         sampling_rate(one, 1e-12 * one, 0 * one, 1)
+
+
+# numbers in place of arrays
+
+
+def test_numbers_give_a_number_and_arrays_an_array() -> None:
+    multiplier = noise_multiplier(1.0, 1e-5, 0.1, 100)
+    rate = sampling_rate(1.0, 1e-5, multiplier, 100)
+    clip = clip_bound(1.0, 1e-5, 0.1, 100, 3.0)
+    rounds = most_rounds(1.0, 1e-5, 0.1, multiplier)
+    assert [type(found) for found in (multiplier, rate, clip, rounds)] == [float, float, float, int]
+    assert rounds == 100 and rate == pytest.approx(0.1, rel=1e-3) and clip == pytest.approx(3 / multiplier)
+    one = np.ones(1)
+    assert noise_multiplier(one, 1e-5 * one, 0.1 * one, 100).tolist() == [multiplier]
+    assert clip_bound(1.0, 1e-5, 0.0, 100, 3.0) == math.inf
+
+
+def test_a_number_stands_for_every_client() -> None:
+    each = np.ones(4)
+    for solve in (noise_multiplier, sampling_rate):
+        alike = solve(EPSILON, 1e-5, 0.3, 50)
+        assert alike.shape == (4,)
+        np.testing.assert_array_equal(alike, solve(EPSILON, 1e-5 * each, 0.3 * each, 50))
+    np.testing.assert_array_equal(
+        noise_multiplier(1.0, 1e-5, RATE, 50), noise_multiplier(each, 1e-5, RATE, 50)
+    )
+    assert noise_multiplier(EPSILON[:, None], 1e-5, RATE, 50).shape == (4, 4)
+    clip = clip_bound(1.0, DELTA, 0.3, 50, 2.0)
+    np.testing.assert_array_equal(clip, clip_bound(each, DELTA, 0.3 * each, 50, 2.0))
+    rounds = most_rounds(EPSILON, 1e-5, 0.3, 2.0)
+    np.testing.assert_array_equal(rounds, most_rounds(EPSILON, 1e-5 * each, 0.3 * each, 2 * each))
+    steps = Steps.same(RATE, 2 * each, 10)
+    np.testing.assert_array_equal(noise_scale(steps, 1.0, 1e-5), noise_scale(steps, each, 1e-5 * each))
+    assert noise_scale(Steps.none(4), 1.0, 1e-5).tolist() == [1, 1, 1, 1]
+
+
+def test_a_budget_of_nothing_is_refused() -> None:
+    with pytest.raises(PlanError, match="invalid budget: found epsilon 0, expected a number above 0"):
+        noise_multiplier(0.0, 1e-5, 0.1, 100)
+    with pytest.raises(PlanError, match="invalid budget: found epsilon nan"):
+        most_rounds(np.array([1.0, math.nan]), 1e-5, 0.1, 1.0)
 
 
 # clip
@@ -114,7 +156,7 @@ def test_clip_is_infinite_where_it_does_not_matter() -> None:
 
 @pytest.mark.parametrize("noise", [-1.0, math.nan, math.inf])
 def test_noise_that_cannot_be_gives_no_clip(noise: float) -> None:
-    with pytest.raises(PlanError, match="noise is finite"):
+    with pytest.raises(PlanError, match="invalid noise: found standard deviation"):
         clip_bound(EPSILON, DELTA, RATE, ROUNDS, noise)
 
 
@@ -187,7 +229,7 @@ def test_scales_at_the_edges() -> None:
     assert noise_scale(Steps.none(4), EPSILON, DELTA).tolist() == [1, 1, 1, 1]
     with pytest.raises(PlanError, match="without noise"):
         noise_scale(Steps.same(RATE, np.array([1.0, 0.0, 1.0, 1.0]), 3), EPSILON, DELTA)
-    with pytest.raises(PlanError, match="no noise is large enough"):
+    with pytest.raises(PlanError, match="no noise multiplier up to a million"):
         noise_scale(Steps.same(np.ones(1), np.ones(1), 10**9), np.array([1e-9]), np.array([1e-12]))
 
 
@@ -206,7 +248,8 @@ class Limit:
         self.asked += len(delta)
         with np.errstate(over="ignore", divide="ignore"):
             shift = steps.rate[0] * np.sqrt(steps.count[0] * np.expm1(steps.multiplier[0] ** -2.0))
-        return shift**2 / 2 + shift * np.sqrt(-2 * np.log(delta))
+        result: np.ndarray = shift**2 / 2 + shift * np.sqrt(-2 * np.log(delta))
+        return result
 
 
 def crowd(clients: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -253,7 +296,8 @@ class Rough(Limit):
 
     def epsilon(self, steps: Steps, delta: np.ndarray) -> np.ndarray:
         with np.errstate(divide="ignore"):
-            return 1.05 ** np.ceil(np.log(super().epsilon(steps, delta)) / math.log(1.05))
+            result: np.ndarray = 1.05 ** np.ceil(np.log(super().epsilon(steps, delta)) / math.log(1.05))
+            return result
 
 
 def test_where_nothing_can_be_read_off_nobody_is_over_budget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +309,7 @@ def test_where_nothing_can_be_read_off_nobody_is_over_budget(monkeypatch: pytest
 
 def test_a_sample_that_misses_has_more_clients_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a tolerance that doubts nobody, only the accountant's look at the sample finds the errors."""
-    monkeypatch.setattr(surface, "TOLERATED", 0.05)
+    monkeypatch.setattr(search, "TOLERATED", 0.05)
     epsilon, delta, rate, rounds = crowd(3500)
     multiplier = noise_multiplier(epsilon, delta, rate, rounds, Limit())
     share = Limit().epsilon(Steps.same(rate, multiplier, rounds), delta) / epsilon
@@ -287,11 +331,11 @@ def test_a_surface_without_curvature_is_read_off_at_once() -> None:
     points = np.random.default_rng(5).uniform(-1, 1, (3000, 2))
     budget, truth, solved = np.ones(3000), points @ np.array([0.5, -0.2]), []
 
-    def search(who: np.ndarray, guess: object, slope: object) -> Found:
+    def solve(who: np.ndarray, guess: object, slope: object) -> Found:
         solved.append(len(who))
         return Found(np.exp(truth[who]), np.ones(len(who)), np.ones(len(who)))
 
-    found = surface.answers(points, budget, 1e3, search, lambda x, who: x / np.exp(truth[who]))
+    found = search.interpolated(points, budget, 1e3, solve, lambda x, who: x / np.exp(truth[who]))
     assert len(solved) == 1 and solved[0] < 2000
     assert (found <= np.exp(truth) * (1 + 1e-9)).all() and (found >= 0.996 * np.exp(truth)).all()
 
@@ -301,8 +345,9 @@ def test_interpolation_is_exact_for_polynomials_of_degree_two() -> None:
     points, places = random.uniform(-1, 1, (60, 3)), random.uniform(-1, 1, (5, 3))
 
     def value(at: np.ndarray) -> np.ndarray:
-        return 1 + at[:, 0] - 2 * at[:, 1] * at[:, 2] + 3 * at[:, 2] ** 2
+        result: np.ndarray = 1 + at[:, 0] - 2 * at[:, 1] * at[:, 2] + 3 * at[:, 2] ** 2
+        return result
 
     around = np.tile(np.arange(60), (5, 1))
-    found = surface.interpolate(points, value(points), places, around)
+    found = search.interpolate(points, value(points), places, around)
     np.testing.assert_allclose(found, value(places), rtol=1e-6, atol=1e-7)

@@ -15,14 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from discretion import cli, receipts, terminal
 from discretion.accounting import Pld
+from discretion.audit import receipts
+from discretion.cli import main, output
+from discretion.clients.messages import write_key
 from discretion.errors import InputError, LedgerError, MessageError, PlanError
-from discretion.ledger import Ledger
-from discretion.messages import write_key
-from discretion.report.reading import read_run
-from discretion.report.receipt import render
-from run_folders import trained
+from discretion.ledger.ledger import Ledger
+from discretion.report.receipt_page import render
+from discretion.runs.read import read_run
+from support.run_folders import trained
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ def test_every_value_is_signed(signed: receipts.Signed, data: st.DataObject) -> 
     changed = {bool: not old, list: [1], str: f"{old}x"}.get(
         type(old), old + 1 if not isinstance(old, list | str) and math.isfinite(old) else 1.0
     )
-    other = {"promise": "public", "made": "2020-02-02T02:02:02+00:00"}
+    other = {"promise": "public", "randomness": "cryptographic", "made": "2020-02-02T02:02:02+00:00"}
     part[path[-1]] = other.get(str(path[-1]), changed)
     with pytest.raises(MessageError, match="something in it was changed"):
         receipts.check(receipts.Signed.model_validate(record))
@@ -114,13 +115,13 @@ def test_files_are_read_back(signed: receipts.Signed, tmp_path: Path) -> None:
     page.write_text(render(signed), encoding="utf-8")
     plain.write_text(receipts.to_json(signed), encoding="utf-8")
     for path in (page, plain):
-        assert receipts.read(path) == signed
-        receipts.check(receipts.read(path))
+        assert receipts.read(path, render) == signed
+        receipts.check(receipts.read(path, render))
     plain.write_text("{}")
-    with pytest.raises(PlanError, match="not a receipt"):
-        receipts.read(plain)
+    with pytest.raises(PlanError, match="not a Discretion receipt"):
+        receipts.read(plain, render)
     with pytest.raises(InputError, match="cannot read"):
-        receipts.read(tmp_path / "nowhere.json")
+        receipts.read(tmp_path / "nowhere.json", render)
 
 
 def cheaper(text: str, signed: receipts.Signed) -> str:
@@ -148,10 +149,10 @@ def test_a_file_says_only_what_is_signed(signed: receipts.Signed, tmp_path: Path
         assert text not in (page, plain), name
         (tmp_path / name).write_bytes(text.encode())
         with pytest.raises((MessageError, PlanError)):
-            receipts.check(receipts.read(tmp_path / name))
+            receipts.check(receipts.read(tmp_path / name, render))
     for name, text in (("page.json", page), ("plain.html", plain)):  # what a file is called does not matter
         (tmp_path / name).write_bytes(text.encode())
-        assert receipts.read(tmp_path / name) == signed
+        assert receipts.read(tmp_path / name, render) == signed
 
 
 def test_what_cannot_be_a_receipt_is_said_so(signed: receipts.Signed, tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_what_cannot_be_a_receipt_is_said_so(signed: receipts.Signed, tmp_path: 
         record["receipt"].update(change)
         (tmp_path / "odd.json").write_text(json.dumps(record))
         with pytest.raises((PlanError, MessageError)):
-            receipts.read(tmp_path / "odd.json")
+            receipts.read(tmp_path / "odd.json", render)
 
 
 def test_a_budget_that_was_withdrawn(run: Path, tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def change_ledger(path: Path, statement: str) -> None:
 
 
 def test_names_do_not_steer_the_terminal() -> None:
-    shown = terminal.printable("a\x1b[31m\u202eb\x07\u2028é\n")
+    shown = output.printable("a\x1b[31m\u202eb\x07\u2028é\n")
     assert shown == "a\\x1b[31m\\u202eb\\x07\\u2028é\n"
 
 
@@ -265,7 +266,7 @@ def test_nothing_is_vouched_for_without_proof(run: Path) -> None:
 
 
 def command(*words: object) -> Result:
-    return CliRunner().invoke(cli.app, ["receipt", *map(str, words)])
+    return CliRunner().invoke(main.app, ["receipt", *map(str, words)])
 
 
 def test_the_command_makes_and_verifies(run: Path, tmp_path: Path) -> None:

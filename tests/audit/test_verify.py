@@ -6,20 +6,24 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.numpy
 from typer.testing import CliRunner
 
-from discretion import cli
 from discretion.accounting import Certificate, Pld, Reference
+from discretion.arrays import Floats
+from discretion.audit.ledger_check import Finding
+from discretion.audit.verify import Verification, verify
+from discretion.cli import main
 from discretion.errors import BudgetError, LedgerError
-from discretion.ledger import Ledger
-from discretion.population import Floats
-from discretion.steps import Steps
-from discretion.verify import Finding, Verification, verify
-from run_folders import trained
+from discretion.ledger.ledger import Ledger
+from discretion.plan.steps import Steps
+from support.run_folders import trained
+
+Record = dict[str, Any]
 
 
 class Forgiving:
@@ -62,7 +66,7 @@ def test_an_honest_run_passes_by_the_second_accountant(run: Path) -> None:
     assert sorted((path.name, path.read_bytes()) for path in run.iterdir()) == before  # nothing is written
 
 
-def change(path: Path, edit: Callable[[dict], None]) -> None:
+def change(path: Path, edit: Callable[[Record], None]) -> None:
     record = json.loads(path.read_text(encoding="utf-8"))
     edit(record)
     path.write_text(json.dumps(record), encoding="utf-8")
@@ -73,16 +77,16 @@ def sql(run: Path, statement: str) -> None:
         db.execute(statement)
 
 
-def less_noise(record: dict) -> None:
+def less_noise(record: Record) -> None:
     for phase in record["phases"]:
         phase["noise"] = [0.5 * value for value in phase["noise"]]
 
 
-def smaller(record: dict) -> None:
+def smaller(record: Record) -> None:
     record["spent"] = [0.5 * value for value in record["spent"]]
 
 
-def lower_curve(record: dict) -> None:
+def lower_curve(record: Record) -> None:
     curve = record["spending"]
     curve["epsilon"] = [[value / 10 for value in row] for row in curve["epsilon"]]
 
@@ -101,10 +105,10 @@ def checkpoint(run: Path, number: int) -> None:
     safetensors.numpy.save_file(tensors, run / "checkpoint.safetensors")
 
 
-Tampering = tuple[Callable[[Path], None], str]  # what is done to a run, and the finding that tells of it
+Tampering = tuple[Callable[[Path], object], str]  # what is done to a run, and the finding that tells of it
 
 
-def in_certificate(how: Callable[[dict], None], found: str = "certificate") -> Tampering:
+def in_certificate(how: Callable[[Record], None], found: str = "certificate") -> Tampering:
     return lambda run: change(run / "certificate.json", how), found
 
 
@@ -166,13 +170,13 @@ TAMPERED: dict[str, Tampering] = {
         lambda record: record["epsilon"].update(server=record["spent"])
     ),
     "a lower curve in the certificate": in_certificate(lower_curve),
-    "better noise in the certificate": in_certificate(lambda record: record.update(noise="deployment: best")),
+    "better noise in the certificate": in_certificate(
+        lambda record: record.update(randomness="cryptographic")
+    ),
     "another accountant in the certificate": in_certificate(
         lambda record: record.update(accountant="an oracle")
     ),
-    "other adversaries in the certificate": in_certificate(
-        lambda record: record["against"].update(server="nobody")
-    ),
+    "exact noise in the certificate": in_certificate(lambda record: record.update(grid=True)),
     "a checkpoint of a later round": (lambda run: checkpoint(run, 5), "checkpoint"),
     "a checkpoint that is none": (
         lambda run: (run / "checkpoint.safetensors").write_bytes(b"nothing"),
@@ -252,7 +256,7 @@ def test_many_kinds_of_clients_are_counted_by_the_most_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = trained(tmp_path / "many", "population.clients=20", "population.budgets=uniform:4,16")
-    monkeypatch.setattr("discretion.verify.MOST_KINDS", 1)
+    monkeypatch.setattr("discretion.accounting.cross_check.MOST_KINDS", 1)
     some, every = Forgiving(), Forgiving()
     found = verify(run, some)
     assert found.kinds == 20 and len(found.classes) <= found.counted < found.kinds
@@ -263,7 +267,7 @@ def test_many_kinds_of_clients_are_counted_by_the_most_used(
     assert by_class == [each.planned for each in found.classes]
 
 
-def reverse_order(record: dict) -> None:
+def reverse_order(record: Record) -> None:
     """Whoever uses most of its budget seems to use least."""
     largest = max(record["spent"])
     record["spent"] = [largest - 0.9 * value for value in record["spent"]]
@@ -277,34 +281,34 @@ def test_what_cannot_be_counted_is_not_said_to_hold(tmp_path: Path, monkeypatch:
     found = verify(run, Forgiving())
     unknown = [each.what for each in found.budgets if each.holds is None]
     assert "certificate, again" in unknown and found.whole and not found.kept
-    monkeypatch.setattr("discretion.verify.Reference", Forgiving)
-    shown = CliRunner().invoke(cli.app, ["verify", str(run)])
+    monkeypatch.setattr("discretion.audit.verify.Reference", Forgiving)
+    shown = CliRunner().invoke(main.app, ["verify", str(run)])
     row = next(line for line in shown.stdout.splitlines() if "certificate, again" in line)
     assert "unknown" in row and "yes" not in row
 
 
 def test_the_command_says_so_and_ends_with_a_code(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("discretion.verify.Reference", Forgiving)
-    done = CliRunner().invoke(cli.app, ["verify", str(run), "--json"])
+    monkeypatch.setattr("discretion.audit.verify.Reference", Forgiving)
+    done = CliRunner().invoke(main.app, ["verify", str(run), "--json"])
     record = json.loads(done.stdout)
     assert done.exit_code == 0 and record["kept"] and record["whole"]
     assert {"plan", "ledger", "history"} <= {each["what"] for each in record["findings"]}
-    shown = CliRunner().invoke(cli.app, ["verify", str(run)])
+    shown = CliRunner().invoke(main.app, ["verify", str(run)])
     assert "counted again" in shown.stdout and max(map(len, shown.stdout.splitlines())) <= 80
     sql(run, "DELETE FROM round WHERE round = 4")
-    assert isinstance(CliRunner().invoke(cli.app, ["verify", str(run)]).exception, LedgerError)
+    assert isinstance(CliRunner().invoke(main.app, ["verify", str(run)]).exception, LedgerError)
 
 
 def test_no_privacy_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = trained(tmp_path / "bare", "plan.method=fedavg", "train.accept_no_privacy=true")
     found = verify(run, Forgiving())
     assert found.whole and failing(found) == ["budgets, by the plan"]
-    monkeypatch.setattr("discretion.verify.Reference", Forgiving)
-    assert isinstance(CliRunner().invoke(cli.app, ["verify", str(run)]).exception, BudgetError)
+    monkeypatch.setattr("discretion.audit.verify.Reference", Forgiving)
+    assert isinstance(CliRunner().invoke(main.app, ["verify", str(run)]).exception, BudgetError)
 
 
 def test_findings_are_of_the_client_that_is_furthest_beyond() -> None:
-    from discretion.verify import _bounded
+    from discretion.audit.verify import _bounded
 
     again, limit = np.array([1.0, 3.0, 9.0]), np.array([1.0, 1.0, 8.0])
     assert _bounded("x", again, limit, "fine", "abc") == Finding("x", False, "client b: 3, not 1")

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from support.browser import Visit
+
 QUIET = (
     "<!doctype html><meta name=viewport content='width=device-width'><title>Quiet</title><p>Nothing happens."
 )
@@ -14,7 +16,7 @@ LOUD = {
 }
 
 
-def test_a_quiet_page_passes(visit, tmp_path: Path) -> None:
+def test_a_quiet_page_passes(visit: Visit, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(QUIET, encoding="utf-8")
     for width, dark in ((1200, False), (390, True)):
@@ -25,7 +27,7 @@ def test_a_quiet_page_passes(visit, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", LOUD)
-def test_a_loud_page_is_found_out(kind: str, visit, tmp_path: Path) -> None:
+def test_a_loud_page_is_found_out(kind: str, visit: Visit, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(QUIET + LOUD[kind], encoding="utf-8")
     visit(path)

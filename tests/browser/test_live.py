@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from discretion.config import read
-from discretion.materials import load_data
-from discretion.runs import RunFolder, prepare
+from discretion.runs.config import read
+from discretion.runs.folder import RunFolder
+from discretion.runs.prepare import prepare
 from discretion.watch.server import Watch
-from stepping import Stepping
+from support.browser import Visit
+from support.small_run import ROUNDS
+from support.stepping import Stepping
 
-ROUNDS = 8  # of small_config
 PATIENCE = 60_000  # milliseconds; what is waited for comes by itself
 
 
@@ -39,7 +40,7 @@ def folder(small_config: Path, tmp_path: Path) -> RunFolder:
 
 def make(small_config: Path, folder: RunFolder) -> None:
     config = read(small_config)
-    prepare(config, folder, load_data(config))
+    prepare(config, folder)
 
 
 def status(page: Page, expected: str) -> None:
@@ -52,12 +53,15 @@ def lead(page: Page, words: str) -> None:
 
 def drawn(page: Page, chart: str) -> list[str]:
     """The lines of a chart, as they are drawn."""
-    return page.locator(f"#{chart} path.line").evaluate_all(
+    result: list[str] = page.locator(f"#{chart} path.line").evaluate_all(
         "found => found.map(path => path.getAttribute('d'))"
     )
+    return result
 
 
-def test_the_page_keeps_up_with_a_run_that_is_killed_and_resumed(visit, small_config, folder) -> None:
+def test_the_page_keeps_up_with_a_run_that_is_killed_and_resumed(
+    visit: Visit, small_config: Path, folder: RunFolder
+) -> None:
     with served(folder.path) as server:
         page = visit(server.address)
         status(page, "waiting")
@@ -94,7 +98,9 @@ def test_the_page_keeps_up_with_a_run_that_is_killed_and_resumed(visit, small_co
         assert len(drawn(page, "chart-spending")) == 3  # nothing is planned any more
 
 
-def test_the_page_finds_its_server_again(visit, small_config, folder, monkeypatch) -> None:
+def test_the_page_finds_its_server_again(
+    visit: Visit, small_config: Path, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the secret in the address is the same; each server has another one otherwise."""
     monkeypatch.setattr("discretion.watch.server.secrets.token_urlsafe", lambda size: "known")
     make(small_config, folder)
@@ -111,7 +117,9 @@ def test_the_page_finds_its_server_again(visit, small_config, folder, monkeypatc
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1200, True), (390, False), (320, True)])
-def test_it_fits_and_can_be_read_everywhere(visit, small_config, folder, width: int, dark: bool) -> None:
+def test_it_fits_and_can_be_read_everywhere(
+    visit: Visit, small_config: Path, folder: RunFolder, width: int, dark: bool
+) -> None:
     make(small_config, folder)
     lines = [f'{{"round": {n}, "accuracy": {0.1 * n}, "loss": 1.0}}\n' for n in range(1, 7)]
     folder.history.write_text("".join(lines))
@@ -128,7 +136,9 @@ def test_it_fits_and_can_be_read_everywhere(visit, small_config, folder, width: 
         assert page.locator(".chart[role=img][aria-label]").count() == 2
 
 
-def test_values_can_be_read_by_keyboard_while_it_changes(visit, small_config, folder) -> None:
+def test_values_can_be_read_by_keyboard_while_it_changes(
+    visit: Visit, small_config: Path, folder: RunFolder
+) -> None:
     make(small_config, folder)
     folder.history.write_text('{"round": 1, "accuracy": 0.25, "loss": 1.0}\n')
     with served(folder.path) as server:
@@ -147,7 +157,7 @@ def test_values_can_be_read_by_keyboard_while_it_changes(visit, small_config, fo
         expect(page.locator("#spoken")).to_contain_text("50.00")
 
 
-def test_text_from_a_folder_is_text(visit, small_config, folder) -> None:
+def test_text_from_a_folder_is_text(visit: Visit, small_config: Path, folder: RunFolder) -> None:
     """Names and reasons come from others: none of them becomes part of the page."""
     make(small_config, folder)
     evil = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"

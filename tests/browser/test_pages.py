@@ -1,21 +1,24 @@
 """Pages as people meet them: in a browser, with keys, on a phone, in the dark, on paper, without scripts."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from playwright.sync_api import Browser, Locator, Page
 
-from discretion import plots, receipts
 from discretion.accounting import certify
-from discretion.ledger import Ledger
+from discretion.audit import receipts
+from discretion.ledger.ledger import Ledger
 from discretion.methods import explain, make_plan
-from discretion.population import Population
-from discretion.report import write
-from discretion.report.reading import read_run
-from discretion.report.receipt import render
-from run_folders import BARE, OWN, STRICT, make_run, people, run_of
+from discretion.plan.population import Population
+from discretion.report import plan_page, write
+from discretion.report.receipt_page import render
+from discretion.runs.read import read_run
+from support.browser import Visit
+from support.run_folders import BARE, OWN, STRICT, make_run, people, run_of
 
 PHONE = 390
 READERS = ("operator", "officer", "researcher")
@@ -49,15 +52,17 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     sizes = np.random.default_rng(1).integers(20, 200, 12)
     crowd = Population.of(people().epsilon, 1e-4, sizes)
     plan = make_plan("privacy_aware", crowd, {"rounds": 6, "rate": 0.25, "clip": 0.5})
-    plots.write(plan, crowd, certify(plan, crowd), explain(plan, crowd), found["plan"])
+    plan_page.write(plan, crowd, certify(plan, crowd), explain(plan, crowd), found["plan"])
     return found
 
 
-def open_tabs(page):
+def open_tabs(page: Page) -> Iterator[Locator | None]:
     """Each tab in turn; a page without tabs is as it is."""
-    for tab in page.get_by_role("tab").all() or [None]:
-        if tab:
-            tab.click()
+    tabs = page.get_by_role("tab").all()
+    if not tabs:
+        yield None
+    for tab in tabs:
+        tab.click()
         yield tab
 
 
@@ -72,7 +77,7 @@ EMPTY = """() => [...document.querySelectorAll(".chart")].filter((chart) => {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_chart_has_data(name: str, visit, pages: dict[str, Path]) -> None:
+def test_every_chart_has_data(name: str, visit: Visit, pages: dict[str, Path]) -> None:
     page, seen = visit(pages[name]), set()
     for _ in open_tabs(page):
         assert page.evaluate(EMPTY) == []
@@ -84,7 +89,7 @@ def test_every_chart_has_data(name: str, visit, pages: dict[str, Path]) -> None:
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize("dark", [False, True])
 def test_on_a_phone_nothing_is_wider_than_the_screen(
-    name: str, dark: bool, visit, pages: dict[str, Path]
+    name: str, dark: bool, visit: Visit, pages: dict[str, Path]
 ) -> None:
     page = visit(pages[name], width=PHONE, dark=dark)
     for _ in open_tabs(page):
@@ -102,7 +107,7 @@ LIGHTNESS = """(selector) => {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_dark_and_light(name: str, visit, pages: dict[str, Path]) -> None:
+def test_dark_and_light(name: str, visit: Visit, pages: dict[str, Path]) -> None:
     light, dark = (visit(pages[name], dark=dark) for dark in (False, True))
     assert light.evaluate(LIGHTNESS, "body") > 0.9 and dark.evaluate(LIGHTNESS, "body") < 0.1
     button = dark.get_by_role("button", name="Light or dark")
@@ -120,7 +125,7 @@ def test_dark_and_light(name: str, visit, pages: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_TABS)
-def test_tabs_by_pointer_key_and_address(name: str, visit, pages: dict[str, Path]) -> None:
+def test_tabs_by_pointer_key_and_address(name: str, visit: Visit, pages: dict[str, Path]) -> None:
     page = visit(pages[name])
 
     def shown() -> list[str]:
@@ -142,7 +147,7 @@ def test_tabs_by_pointer_key_and_address(name: str, visit, pages: dict[str, Path
     assert shown() == ["officer"]
 
 
-def test_budget_classes_can_be_filtered_out(visit, pages: dict[str, Path]) -> None:
+def test_budget_classes_can_be_filtered_out(visit: Visit, pages: dict[str, Path]) -> None:
     page = visit(pages["comparison"])
     box = page.locator("#operator").get_by_label("ε 2", exact=True)
     panels = page.locator("#spending figure")
@@ -157,7 +162,7 @@ def test_budget_classes_can_be_filtered_out(visit, pages: dict[str, Path]) -> No
     assert all(row.is_visible() for row in rows.all())
 
 
-def test_series_can_be_hidden(visit, pages: dict[str, Path]) -> None:
+def test_series_can_be_hidden(visit: Visit, pages: dict[str, Path]) -> None:
     page = visit(pages["comparison"])
     section = page.locator("#accuracy")
     lines = section.locator("g[data-group]")
@@ -171,7 +176,9 @@ def test_series_can_be_hidden(visit, pages: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_values_are_shown_under_a_pointer_and_by_keys(name: str, visit, pages: dict[str, Path]) -> None:
+def test_values_are_shown_under_a_pointer_and_by_keys(
+    name: str, visit: Visit, pages: dict[str, Path]
+) -> None:
     page = visit(pages[name])
     chart = page.locator(".chart").first
     chart.scroll_into_view_if_needed()
@@ -190,7 +197,7 @@ def test_values_are_shown_under_a_pointer_and_by_keys(name: str, visit, pages: d
     assert not tip.is_visible()
 
 
-def test_hidden_series_are_not_read(visit, pages: dict[str, Path]) -> None:
+def test_hidden_series_are_not_read(visit: Visit, pages: dict[str, Path]) -> None:
     page = visit(pages["comparison"])
     section = page.locator("#accuracy")
     label = section.get_by_role("button").first.inner_text()
@@ -200,7 +207,9 @@ def test_hidden_series_are_not_read(visit, pages: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_on_paper_everything_is_there(name: str, visit, pages: dict[str, Path], tmp_path: Path) -> None:
+def test_on_paper_everything_is_there(
+    name: str, visit: Visit, pages: dict[str, Path], tmp_path: Path
+) -> None:
     page = visit(pages[name], dark=True)
     printed = page.pdf(path=tmp_path / "page.pdf", format="A4")
     assert printed.startswith(b"%PDF") and printed.count(b"/Type /Page\n") >= 1
@@ -214,7 +223,7 @@ def test_on_paper_everything_is_there(name: str, visit, pages: dict[str, Path], 
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_numbers_of_a_chart_can_be_taken_away(name: str, visit, pages: dict[str, Path]) -> None:
+def test_the_numbers_of_a_chart_can_be_taken_away(name: str, visit: Visit, pages: dict[str, Path]) -> None:
     page = visit(pages[name])
     link = page.get_by_role("link", name="Data (CSV)").first
     with page.expect_download() as caught:
@@ -232,7 +241,7 @@ NAMELESS = """() => [...document.querySelectorAll("a, button, input, table, [rol
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_for_whoever_listens(name: str, visit, pages: dict[str, Path]) -> None:
+def test_for_whoever_listens(name: str, visit: Visit, pages: dict[str, Path]) -> None:
     page = visit(pages[name])
     assert page.evaluate("document.documentElement.lang") == "en"
     levels = page.evaluate(OUTLINE)
@@ -246,7 +255,7 @@ def test_for_whoever_listens(name: str, visit, pages: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_without_scripts_everything_is_there(name: str, browser, pages: dict[str, Path]) -> None:
+def test_without_scripts_everything_is_there(name: str, browser: Browser, pages: dict[str, Path]) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(pages[name].as_uri())
@@ -256,7 +265,7 @@ def test_without_scripts_everything_is_there(name: str, browser, pages: dict[str
     context.close()
 
 
-def test_ten_thousand_clients_make_a_light_page(visit, pages: dict[str, Path]) -> None:
+def test_ten_thousand_clients_make_a_light_page(visit: Visit, pages: dict[str, Path]) -> None:
     assert pages["many"].stat().st_size < 500_000
     page = visit(pages["many"])
     assert page.evaluate("document.querySelectorAll('*').length") < 6000

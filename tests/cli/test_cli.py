@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import Cli
-from discretion import cli
-from discretion.ledger import Ledger
+from discretion.cli import experiments
+from discretion.cli.methods import protection
+from discretion.ledger.ledger import Ledger
 from discretion.methods import METHODS
-from discretion.phase import Phase
-from discretion.plan import Plan
-from discretion.population import Population
-from discretion.runs import RunFolder
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.runs.folder import RunFolder
+from support.commands import Cli
 
 
 @pytest.fixture
@@ -63,7 +64,13 @@ def test_a_population_is_printed_as_csv(discretion: Cli, people: Path) -> None:
 def test_plan_then_check(discretion: Cli, people: Path) -> None:
     made = discretion("plan", "idp_fedavg", str(people), "--rounds", "5", "--rate", "0.5", "-o", "plan.json")
     assert made.code == 0 and "ε 2" in made.out and "yes" in made.out
-    assert "Against the server epsilon is ∞." in " ".join(made.out.split())
+    words = " ".join(made.out.split())
+    assert "if the server is trusted: " in words and "against it epsilon is infinite." in words
+    summed = " ".join(discretion("plan", "concert", str(people), "--rounds", "5").out.split())
+    assert "from the server, " in summed and "if a secure sum shows the server sums only" in summed
+    assert (
+        "without one nothing is promised against the server" in summed and "the server (secure sum)" in summed
+    )
     assert all(len(line) <= 80 for line in made.out.splitlines())
     checked = discretion("check", "plan.json", str(people), "--json")
     assert checked.code == 0
@@ -141,7 +148,7 @@ def test_init_then_run_then_report(discretion: Cli, small_config: Path, tmp_path
         (("run", str(small_config), "-c", "plan.roundz=3"), "Did you mean 'plan.rounds'?"),
         (
             ("run", str(small_config), "--out", "runs/two", "--device", "tpu"),
-            "no device 'tpu' here; there are",
+            "no device 'tpu' on this machine: choose one of",
         ),
     ):
         refused = discretion(*words)
@@ -251,11 +258,18 @@ def test_methods_are_listed_and_explained(discretion: Cli) -> None:
     assert all(len(line) <= 80 for line in listed.out.splitlines())
     for method in METHODS.values():
         assert f"  {method.name} " in listed.out and method.paper in words
-        assert method.idea in words and f"decides by {method.reads}" in words
-    assert "protects nobody as published; decides by losses" in words
+        assert method.idea in words and f"Decides by {method.reads}." in words
+    assert (
+        "Protects nobody as published, where epsilon is infinite; with read_share > 0 protects each record"
+        in words
+    )
     record = json.loads(discretion("methods", "dp_fedavg", "--json").out)["methods"][0]
     assert set(record["parameters"]) == {"rounds", "rate", "clip", "accounting"}
-    assert record["parameters"]["accounting"] == {"default": "tight", "meaning": "tight or paper"}
+    assert record["parameters"]["accounting"] == {
+        "default": "tight",
+        "expected": "one of tight, paper",
+        "meaning": "noise by exact accounting (tight) or by the paper's own formula (paper)",
+    }
     assert record["modes"] == ["tight", "paper"] and "McMahan" in " ".join(record["about"])
     assert len(json.loads(discretion("methods", "--json").out)["methods"]) == len(METHODS)
     wrong = discretion("methods", "fedavgg")
@@ -267,10 +281,9 @@ def test_one_method_is_explained_with_its_parameters_and_modes(discretion: Cli, 
     shown = discretion("methods", name)
     assert shown.code == 0 and all(len(line) <= 80 for line in shown.out.splitlines())
     words, method = " ".join(shown.out.split()), METHODS[name]
-    assert method.idea in words and method.protects in words
-    assert set(method.meanings) == set(method.parameters)
-    for parameter, meaning in method.meanings.items():
-        assert meaning in words and f"  {parameter} " in shown.out
+    assert method.idea in words and protection(method) in words
+    for name, parameter in method.parameters.items():
+        assert f"{parameter.meaning}; {parameter.expected}" in words and f"  {name} " in shown.out
     assert ("--accounting paper" in words) == ("accounting" in method.parameters)
     published = "docs/method.md" not in method.paper
     if published and name != "unbiased" and "read_share" not in method.parameters:
@@ -357,7 +370,7 @@ def test_an_interrupt_says_what_is_kept(discretion: Cli, monkeypatch: pytest.Mon
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.command, "read", interrupted)
+    monkeypatch.setattr(experiments, "read", interrupted)
     done = discretion("demo")
     assert done.code == 130 and "What is done is kept" in done.err
 

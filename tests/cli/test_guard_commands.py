@@ -14,15 +14,16 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from discretion import cli, config, journal
 from discretion.accounting import certify
 from discretion.errors import ConfigError, InputError
-from discretion.flower import local, project
-from discretion.ledger import Ledger
-from discretion.materials import plan_of
-from discretion.population import Population
-from discretion.runs import RunFolder
-from guard_process import Process
+from discretion.flower import cluster, project
+from discretion.ledger.ledger import Ledger
+from discretion.plan.population import Population
+from discretion.runs import config, history
+from discretion.runs.build import plan_of
+from discretion.runs.folder import RunFolder
+from support.commands import discretion
+from support.guard_process import Process
 
 SETTINGS = """
 seed = 5
@@ -42,17 +43,6 @@ clip = 0.5
 [train]
 threads = 1
 """
-
-
-def discretion(*words: str) -> int:
-    before, sys.argv = sys.argv, ["discretion", *words]
-    try:
-        cli.main()
-        return 0
-    except SystemExit as end:
-        return int(end.code or 0)
-    finally:
-        sys.argv = before
 
 
 @pytest.fixture
@@ -82,7 +72,10 @@ def test_a_run_goes_on_where_a_guard_is_away(here: Path) -> None:
     assert sum(each["lost"] for each in heard) > 0
     assert {name for each in heard for name in each["refused"]} == {"c1"}
     assert all(each["asked"] == each["answered"] + each["lost"] + len(each["refused"]) for each in heard)
-    assert "c1 in far from round" in far.report.read_text() and "it takes at most 3" in far.report.read_text()
+    assert (
+        "c1 in far from round" in far.report.read_text()
+        and "the policy allows at most 3" in far.report.read_text()
+    )
 
 
 def test_what_was_heard_in_a_round_is_on_record_once(here: Path) -> None:
@@ -94,14 +87,14 @@ def test_what_was_heard_in_a_round_is_on_record_once(here: Path) -> None:
     far = RunFolder(here / "far")
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("discretion.runs._write_checkpoint", Mock(side_effect=OSError("killed")))
+            patch.setattr("discretion.runs.execute.write_checkpoint", Mock(side_effect=OSError("killed")))
             assert discretion("run", "config.toml", "--out", "far", "--on", "guards", *words, "--json") != 0
-        assert len(journal.read(far.answers)) == 1
+        assert len(history.read_answers(far.answers)) == 1
         far.answers.write_text(far.answers.read_text() + '{"round": 2, "as')
         assert discretion("run", "far", "--resume", "--json") == 0
     finally:
         guard.end()
-    assert [heard["round"] for heard in journal.read(far.answers)] == [1, 2, 3, 4]
+    assert [heard.round for heard in history.read_answers(far.answers)] == [1, 2, 3, 4]
     assert far.answers.read_text().count("\n") == 4
 
 
@@ -153,11 +146,11 @@ def test_a_run_without_guards_to_ask_does_not_start(here: Path) -> None:
 @pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")  # they are meant to go on without us
 def test_down_ends_exactly_what_was_started(tmp_path: Path) -> None:
     apart = "import subprocess; subprocess.run(['sleep', '98'], start_new_session=True)"
-    local._start(tmp_path, "one", ["sleep", "99"])
-    local._start(tmp_path, "two", [sys.executable, "-c", apart])
-    ours = local._recorded(tmp_path)
+    cluster._start(tmp_path, "one", ["sleep", "99"])
+    cluster._start(tmp_path, "two", [sys.executable, "-c", apart])
+    ours = cluster._recorded(tmp_path)
     deadline = time.monotonic() + 60
-    while len(local.marked(tmp_path)) < 5 or len(local.marked(tmp_path, "two")) < 3:  # with supervisors
+    while len(cluster.marked(tmp_path)) < 5 or len(cluster.marked(tmp_path, "two")) < 3:  # with supervisors
         assert time.monotonic() < deadline, "what was started did not start in 60 seconds"
         time.sleep(0.05)
     other = subprocess.Popen(["sleep", "97"])
@@ -165,11 +158,13 @@ def test_down_ends_exactly_what_was_started(tmp_path: Path) -> None:
         with (tmp_path / "processes.jsonl").open("a") as file:  # as if a number had been given away since
             file.write(json.dumps({"name": "three", "pid": other.pid, "since": 1}) + "\n")
         said: list[str] = []
-        local.down(tmp_path, said.append)
-        assert said == ["Ended 2 processes."] and all(local._is_over(entry["pid"]) for entry in ours)
-        assert local.marked(tmp_path) == []
+        cluster.down(tmp_path, said.append)
+        assert said == ["Ended 2 processes."] and all(
+            cluster._state(entry["pid"])[0] == "Z" for entry in ours
+        )
+        assert cluster.marked(tmp_path) == []
         assert other.poll() is None
-        local.down(tmp_path, said.append)
+        cluster.down(tmp_path, said.append)
         assert said[1] == "Ended 0 processes."
     finally:
         other.kill()
@@ -177,7 +172,7 @@ def test_down_ends_exactly_what_was_started(tmp_path: Path) -> None:
 
 
 def test_certificates_and_keys_are_what_tls_and_nodes_need(tmp_path: Path) -> None:
-    local.write(tmp_path, ("a", "b"), 12345)
+    cluster.write(tmp_path, ("a", "b"), 12345)
     for secret in ("certificates/server.key", "nodes/a", "nodes/b"):
         assert stat.S_IMODE((tmp_path / secret).stat().st_mode) == 0o600
     assert (tmp_path / "nodes" / "a.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
@@ -209,14 +204,14 @@ def test_without_flower_it_says_what_is_missing(here: Path) -> None:
         with pytest.raises(InputError, match="pip install 'discretion\\[flower\\]'"):
             project.submit(here, "here", "", lambda: None)
     with pytest.raises(InputError, match="discretion flower init"):
-        local.up(here, print)
+        cluster.up(here, print)
 
 
 def test_up_makes_what_it_starts_where_it_is_told_how_many(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started = Mock()
-    monkeypatch.setattr(local, "up", started)
+    monkeypatch.setattr(cluster, "up", started)
     assert discretion("flower", "up", "--clients", "3") == 0
     assert started.call_args[0][0] == Path("flower")
     assert sorted(path.parent.name for path in here.glob("flower/*/GUARD.toml")) == ["c0", "c1", "c2"]

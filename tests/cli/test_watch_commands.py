@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import webbrowser
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,11 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from commands import Cli
-from discretion.runs import RunFolder
-from discretion.sketch import EMPTY, LONGEST_NAME, Line, sketch
-from discretion.watch.following import Follow
-from discretion.watch.terminal import show
+from discretion.runs.folder import RunFolder
+from discretion.watch.braille import EMPTY, LONGEST_NAME, Trace, sketch
+from discretion.watch.follow import Follow
+from discretion.watch.text import show
+from support.commands import Cli
 
 
 class Drawn(NamedTuple):
@@ -34,7 +35,7 @@ def read_back(text: str, height: int) -> Drawn:
 
 
 def test_a_line_goes_from_corner_to_corner() -> None:
-    found = read_back(sketch([Line("up", [0, 10], [0.0, 1.0])], 10, 60, 8).plain, 8)
+    found = read_back(sketch([Trace("up", [0, 10], [0.0, 1.0])], 10, 60, 8).plain, 8)
     assert found.left[0] == "100 %" and found.left[-1] == "0 %"
     assert found.dots[0, -1] and found.dots[-1, 0] and not found.dots[0, 0] and not found.dots[-1, -1]
     assert found.dots.any(axis=0).all()  # no gap
@@ -42,14 +43,14 @@ def test_a_line_goes_from_corner_to_corner() -> None:
 
 
 def test_stairs_hold_the_later_value() -> None:
-    line = Line("", [0, 5, 10], [0.0, 0.5, 1.0], stairs=True)
+    line = Trace("", [0, 5, 10], [0.0, 0.5, 1.0], stairs=True)
     found = read_back(sketch([line], 10, 60, 9).plain, 9)
     middle = found.dots.shape[1] // 2
     assert found.dots[4, 2 : middle - 1].all() and found.dots[0, middle + 2 :].all()
 
 
 def test_names_are_never_on_top_of_each_other() -> None:
-    lines = [Line(f"class {k}", [0, 10], [0.0, 1.0]) for k in range(5)]
+    lines = [Trace(f"class {k}", [0, 10], [0.0, 1.0]) for k in range(5)]
     found = read_back(sketch(lines, 10, 60, 8).plain, 8)
     assert sorted(filter(None, found.names)) == [f"class {k}" for k in range(5)]
 
@@ -58,7 +59,7 @@ def test_names_are_never_on_top_of_each_other() -> None:
 @pytest.mark.parametrize("values", [[0.5], [0.3, 0.3], [0.0, 1.0], [0.123, 0.1231], [float("nan"), 0.5]])
 def test_a_sketch_fits(width: int, values: list[float]) -> None:
     known = [v for v in values if v == v]
-    lines = [Line("a name that is far too long for it", range(1, len(known) + 1), known)]
+    lines = [Trace("a name that is far too long for it", range(1, len(known) + 1), known)]
     for line in sketch(lines, 50, width, 9, top=1.0).plain.splitlines():
         assert len(line) <= width and "too long for it" not in line[-LONGEST_NAME:]
     assert sketch([], 50, width, 9).plain
@@ -110,7 +111,6 @@ def test_names_are_no_markup(small_run: Path, tmp_path: Path) -> None:
 
 
 def test_watch_says_where_it_is(discretion: Cli, small_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from discretion import looking
     from discretion.watch.server import Watch
 
     opened: list[str] = []
@@ -119,7 +119,7 @@ def test_watch_says_where_it_is(discretion: Cli, small_run: Path, monkeypatch: p
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Watch, "serve_forever", stop)
-    monkeypatch.setattr(looking.webbrowser, "open", opened.append)
+    monkeypatch.setattr(webbrowser, "open", opened.append)
     done = discretion("watch", str(small_run), "--json")
     address = json.loads(done.out)["address"]
     assert done.code == 0 and opened == [address] and address.startswith("http://127.0.0.1:")

@@ -1,6 +1,8 @@
 """Training elsewhere than on the CPU. Without a GPU here: torch's "meta" device, which has shapes and no
 numbers and refuses to mix with tensors of the CPU, stands in, and shows that nothing is left behind."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -8,15 +10,14 @@ from torch import nn
 
 from discretion import engine
 from discretion.clients import devices
-from discretion.clients.local import LocalClients
+from discretion.clients.local_clients import LocalClients
 from discretion.clients.training import LocalTraining
 from discretion.errors import InputError
-from discretion.pick import READS, Reading, Rule
+from discretion.plan.selection_rules import READS, Reading, Rule
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-from test_local import DATASET, PARTITION, changes, noisy, order
-from test_workers import Net
+from support.local_clients import DATASET, PARTITION, Net, changes, noisy, order
 
 META = torch.device("meta")
 
@@ -57,9 +58,8 @@ def test_everything_goes_to_the_device(name: str, elsewhere: None) -> None:
     found = changes(made, order([0, 1, 2], made))
     assert made._stack is None and made._many._possible  # by vmap, in this process
     assert [row.shape for row in found.values()] == [(size,)] * 3
-    single = made._many._single.train(
-        made.initial(), *(x[0] for x in made._batches(order([2], made), np.array([0]))), 0.1
-    )
+    records, real = made._batches(order([2], made), np.array([0]))
+    single = made._many._single.train(made.initial(), records[0], real[0], 0.1)
     assert single.shape == (size,)
     for layers in ((), made.layers):
         steps = changes(made, noisy(made, [0, 2], steps=2, clip=1.0, noise=0.1, layers=layers))
@@ -74,12 +74,12 @@ def test_everything_goes_to_the_device(name: str, elsewhere: None) -> None:
 def test_unknown_devices_are_refused_with_those_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for name in ("cuda", "cuda:0", "gpu", "meta", "cpu:1"):
-        with pytest.raises(InputError, match=f"no device '{name}' here; there are auto, cpu$"):
+        with pytest.raises(InputError, match=f"no device '{name}' on this machine: choose one of auto, cpu$"):
             devices.find(name, compiled=False)
     assert devices.find("auto", compiled=False) == devices.find("cpu", compiled=True) == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(InputError, match="there are auto, cpu, cuda, cuda:0, cuda:1$"):
+    with pytest.raises(InputError, match="one of auto, cpu, cuda, cuda:0, cuda:1$"):
         devices.find("cuda:2", compiled=False)
     assert devices.find("cuda", compiled=True) == devices.find("auto", compiled=False)
     assert devices.find("cuda:1", compiled=False) == torch.device("cuda:1")
@@ -92,14 +92,19 @@ def test_compiled_code_trains_on_the_cpu_only(elsewhere: None, monkeypatch: pyte
     assert made._stack is None
     monkeypatch.undo()
     asked: list[bool] = []
-    monkeypatch.setattr(devices, "find", lambda name, compiled: asked.append(compiled) or torch.device("cpu"))
+
+    def find(name: str, compiled: bool) -> torch.device:
+        asked.append(compiled)
+        return torch.device("cpu")
+
+    monkeypatch.setattr(devices, "find", find)
     assert LocalClients(DATASET, PARTITION, models.build("cnn_small", DATASET, 0))._stack is not None
     assert LocalClients(DATASET, PARTITION, Net())._stack is None
     assert asked == [True, False]
 
 
 def test_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: {3, 5, 7}, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 7}, raising=False)
     assert devices.cores() == 3
     holdings = Partition(np.arange(3), np.array([0, 3]))
     assert LocalClients(DATASET, holdings, Net())._count == 3

@@ -1,6 +1,6 @@
 """Clients in this process: trained together they end where each would end alone."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -11,50 +11,27 @@ from torch import nn
 from torch.nn import functional
 
 from discretion.accounting import certify
-from discretion.clients.batches import batches
-from discretion.clients.local import LocalClients
-from discretion.clients.training import LocalTraining, Schedule
+from discretion.clients.local_clients import LocalClients
+from discretion.clients.training import LocalTraining, Schedule, batches
 from discretion.errors import ModelError
-from discretion.noise import Seeded
-from discretion.orders import NoisySteps, Order, Updates
-from discretion.phase import Clipping, Phase
-from discretion.plan import Plan
-from discretion.population import Population
-from discretion.streams import Purpose, stream
+from discretion.plan.phase import Clipping, Phase
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
 from discretion.tasks import models
+from discretion.tasks.catalogue import Kind
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-from discretion.train import State, next_state
-from test_train import lower_bound
+from discretion.training.loop import State, next_state
+from discretion.training.orders import Order, Updates
+from support.attack import lower_bound
+from support.local_clients import DATASET, PARTITION, SIZES, Stubborn, changes, noisy, order
+from support.training_clients import UpdatesOnly
 
-SIZES = np.array([7, 1, 12, 5, 12])
-
-
-def images(count: int, seed: int) -> Split:
-    rng = np.random.default_rng(seed)
-    return Split(rng.integers(0, 256, (count, 1, 16, 16), dtype=np.uint8), rng.integers(0, 3, count))
-
-
-DATASET = Dataset("made", images(40, 0), images(30, 1), 3, "image", "made", mean=0.5, std=0.3)
-PARTITION = Partition(np.random.default_rng(2).permutation(40)[:37], np.concatenate([[0], np.cumsum(SIZES)]))
 LOCAL = LocalTraining(epochs=3, batch_size=5, learning_rate=0.05)
 
 
 def clients(name: str = "cnn_small", local: LocalTraining = LOCAL) -> LocalClients:
     return LocalClients(DATASET, PARTITION, models.build(name, DATASET, 0), local, workers=1)
-
-
-def changes(made: LocalClients, order: Order) -> dict[int, np.ndarray]:
-    return {
-        int(client): row
-        for part in made.updates(order)
-        for client, row in zip(part.clients, part.change, strict=True)
-    }
-
-
-def order(who: list[int], made: LocalClients) -> Order:
-    clients = np.array(who, dtype=np.int64)
-    return Order(4, 9, made.initial(), clients, np.zeros_like(clients))
 
 
 def taken(client: int, local: LocalTraining = LOCAL, key: int = 9, turn: int = 0) -> list[np.ndarray]:
@@ -84,18 +61,6 @@ def test_together_is_as_alone() -> None:
         expected = alone(asked, client)
         np.testing.assert_allclose(found[client], expected, atol=1e-5)
         assert np.abs(expected).max() > 1e-3
-
-
-class Stubborn(nn.Module):
-    """Looks at its numbers, which cannot be done for many clients at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(256, 3)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        logits = self.inner(inputs.flatten(1))
-        return logits if float(logits.detach().sum()) < 1e9 else -logits
 
 
 def test_a_model_that_cannot_be_vectorised_is_trained_one_client_at_a_time() -> None:
@@ -160,7 +125,8 @@ def test_tabular_and_text_data_reach_the_model_as_they_are() -> None:
     table = Split(rng.standard_normal((20, 6)).astype(np.float32), rng.integers(0, 2, 20))
     text = Split(rng.integers(0, 9, (20, 5), dtype=np.uint8), rng.integers(0, 9, 20))
     holdings = Partition(np.arange(20), np.array([0, 12, 20]))
-    for split, kind, name, classes in ((table, "tabular", "mlp", 2), (text, "text", "lstm", 9)):
+    cases: list[tuple[Split, Kind, str, int]] = [(table, "tabular", "mlp", 2), (text, "text", "lstm", 9)]
+    for split, kind, name, classes in cases:
         dataset = Dataset("made", split, split, classes, kind, "made")
         made = LocalClients(dataset, holdings, models.build(name, dataset, 0), LocalTraining())
         assert all(
@@ -185,28 +151,6 @@ def test_the_model_by_name_loads_into_the_module() -> None:
 # plans that protect records
 
 
-def noisy(
-    made: LocalClients,
-    who: list[int],
-    steps: int = 1,
-    batch: float = 1.0,
-    clip: float = np.inf,
-    noise: float = 0.0,
-    layers: tuple[int, ...] = (),
-    seed: int = 0,
-) -> Order:
-    each = np.ones(len(who))
-    told = NoisySteps(
-        steps,
-        batch * each,
-        clip * each,
-        noise * each,
-        layers,
-        lambda i: Seeded(stream(seed, Purpose.STEPS, who[i])),
-    )
-    return replace(order(who, made), noisy=told)
-
-
 def gradients(model: np.ndarray, client: int) -> np.ndarray:
     """(n, d) of a linear model, by torch's own backward, a record at a time."""
     rows = []
@@ -215,7 +159,8 @@ def gradients(model: np.ndarray, client: int) -> np.ndarray:
         torch.nn.utils.vector_to_parameters(torch.from_numpy(model.copy()), module.parameters())
         inputs = (torch.from_numpy(DATASET.train.inputs[[record]]).float() / 255 - 0.5) / 0.3
         functional.cross_entropy(module(inputs), torch.tensor(DATASET.train.labels[[record]])).backward()
-        rows.append(torch.cat([p.grad.reshape(-1) for p in module.parameters()]).numpy())
+        slopes = [p.grad.reshape(-1) for p in module.parameters() if p.grad is not None]
+        rows.append(torch.cat(slopes).numpy())
     return np.array(rows, dtype=np.float64)
 
 
@@ -318,7 +263,8 @@ def table(features: int, there: np.ndarray, size: float) -> LocalClients:
 def along_axes(made: LocalClients, change: np.ndarray) -> np.ndarray:
     """(features,) how far a change of a `table`'s model goes along the gradient of each record."""
     weight = made.named(change.astype(np.float32))["1.weight"].astype(np.float64)
-    return (weight[0] - weight[1]) / np.sqrt(2)
+    result: np.ndarray = (weight[0] - weight[1]) / np.sqrt(2)
+    return result
 
 
 def test_each_record_comes_with_its_own_coin_of_the_planned_probability() -> None:
@@ -339,7 +285,7 @@ def test_each_record_comes_with_its_own_coin_of_the_planned_probability() -> Non
     assert abs(np.corrcoef(came[:, 0], came[:, 1])[0, 1]) < 5 / np.sqrt(draws)
 
 
-class Kept:
+class Kept(UpdatesOnly):
     """Passes on what other clients answer, and keeps it."""
 
     def __init__(self, clients: LocalClients) -> None:
@@ -458,6 +404,7 @@ def test_who_stops_listening_stops_the_training() -> None:
     made = clients("linear")
     parts = made.updates(noisy(made, [0, 1, 2, 3, 4], clip=0.5))
     assert next(parts).clients.tolist() == [0]
+    assert isinstance(parts, Generator)
     parts.close()
     assert len(changes(made, noisy(made, [0, 1], clip=0.5))) == 2
 

@@ -1,6 +1,8 @@
 """What clients do in a round: batches, steps, epochs and learning rates, held against torch's optimiser."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,17 +12,14 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, ExponentialLR, LRScheduler
 
 from discretion import engine
-from discretion.clients.batches import batches
-from discretion.clients.local import LocalClients
-from discretion.clients.single import SingleTraining
-from discretion.clients.tensors import Tensors
-from discretion.clients.together import TogetherTraining
-from discretion.clients.training import LocalTraining, Schedule
+from discretion.clients.local_clients import LocalClients
+from discretion.clients.torch_training import RecordTensors, TorchTraining, VmapTraining
+from discretion.clients.training import LocalTraining, Schedule, batches
 from discretion.errors import InputError
-from discretion.orders import Order
 from discretion.tasks import models
 from discretion.tasks.partitions import Partition
-from test_local import DATASET, PARTITION, SIZES, Stubborn, changes
+from discretion.training.orders import Order
+from support.local_clients import DATASET, PARTITION, SIZES, Stubborn, changes
 
 CPU = torch.device("cpu")
 ROUNDS = 6
@@ -84,11 +83,11 @@ def test_a_client_without_records_moves_nothing(local: LocalTraining, compiled: 
 def test_training_is_for_epochs_or_for_steps(epochs: int, steps: int) -> None:
     with pytest.raises(InputError, match=f"epochs {epochs} and steps {steps}"):
         LocalTraining(epochs=epochs, steps=steps)
-    with pytest.raises(InputError, match="batch_size 0"):
+    with pytest.raises(InputError, match="batch_size of at least 1, found 0"):
         LocalTraining(batch_size=0)
 
 
-SCHEDULES = {
+SCHEDULES: dict[str, Callable[[torch.optim.SGD], LRScheduler]] = {
     "constant": lambda optimiser: ConstantLR(optimiser, factor=1.0),
     "decay:0.8": lambda optimiser: ExponentialLR(optimiser, 0.8),
     "cosine": lambda optimiser: CosineAnnealingLR(optimiser, T_max=ROUNDS),
@@ -98,7 +97,7 @@ SCHEDULES = {
 @pytest.mark.parametrize("text", SCHEDULES)
 def test_rates_over_rounds_are_those_of_torch(text: str) -> None:
     optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.3)
-    scheduler: LRScheduler = SCHEDULES[text](optimiser)
+    scheduler = SCHEDULES[text](optimiser)
     local = LocalTraining(learning_rate=0.3, schedule=Schedule.parse(text))
     for round_ in range(1, ROUNDS + 1):
         assert local.rate(round_, ROUNDS) == pytest.approx(scheduler.get_last_lr()[0], rel=1e-12)
@@ -119,7 +118,9 @@ def test_a_cosine_needs_the_number_of_rounds() -> None:
     assert math.isclose(LocalTraining(schedule=Schedule("cosine")).rate(4, 6), 0.05)
 
 
-def by_optimiser(model: nn.Module, start: np.ndarray, client: int, local: LocalTraining, round_: int):
+def by_optimiser(
+    model: nn.Module, start: np.ndarray, client: int, local: LocalTraining, round_: int
+) -> np.ndarray:
     """(d,) the same training by torch.optim.SGD and torch's scheduler."""
     torch.nn.utils.vector_to_parameters(torch.from_numpy(start.copy()), model.parameters())
     optimiser = torch.optim.SGD(
@@ -134,7 +135,8 @@ def by_optimiser(model: nn.Module, start: np.ndarray, client: int, local: LocalT
         optimiser.zero_grad()
         functional.cross_entropy(model(inputs), torch.from_numpy(DATASET.train.labels)[batch]).backward()
         optimiser.step()
-    return models.flatten(model) - start
+    moved: np.ndarray = models.flatten(model) - start
+    return moved
 
 
 HOW = [
@@ -146,7 +148,7 @@ HOW = [
 
 @pytest.mark.parametrize("how", HOW, ids=["steps", "momentum", "both"])
 @pytest.mark.parametrize("way", ["compiled", "one after the other", "together"])
-def test_every_way_ends_where_torch_ends(how: dict, way: str) -> None:
+def test_every_way_ends_where_torch_ends(how: dict[str, Any], way: str) -> None:
     local = LocalTraining(**how, batch_size=5, learning_rate=0.05, schedule=Schedule("cosine"))
     made = LocalClients(DATASET, PARTITION, models.build("cnn_small", DATASET, 0), local, workers=1)
     if way == "compiled" and not engine.available():
@@ -159,8 +161,8 @@ def test_every_way_ends_where_torch_ends(how: dict, way: str) -> None:
     else:
         made._stack = made._stack if way == "compiled" else None
         found = changes(made, Order(3, 9, start, everybody, 0 * everybody, rounds=ROUNDS))
-        rows = np.array([found[client] for client in everybody])
-    for client in everybody:
+        rows = np.array([found[client] for client in everybody.tolist()])
+    for client in everybody.tolist():
         expected = by_optimiser(models.build("cnn_small", DATASET, 0), start, client, local, round_=3)
         np.testing.assert_allclose(rows[client], expected, atol=1e-5)
         assert np.abs(expected).max() > 1e-3
@@ -168,13 +170,13 @@ def test_every_way_ends_where_torch_ends(how: dict, way: str) -> None:
 
 def test_where_torch_cannot_vectorise_clients_are_trained_one_after_the_other() -> None:
     torch.manual_seed(0)
-    local, model, data = LocalTraining(), Stubborn(), Tensors(DATASET, DATASET.train, CPU)
+    local, model, data = LocalTraining(), Stubborn(), RecordTensors(DATASET, DATASET.train, CPU)
     records, real = batches(PARTITION, local, 9, np.arange(3), np.zeros(3, np.int64))
-    many = TogetherTraining(model, data, local)
+    many = VmapTraining(model, data, local)
     start = models.flatten(model)
     rows = many.train(start, records, real, 0.1)
     assert not many._possible
-    single = SingleTraining(model, data, local)
+    single = TorchTraining(model, data, local)
     for client in range(3):
         row = single.train(start, records[client], real[client], 0.1)
         np.testing.assert_array_equal(rows[client], row)
@@ -190,16 +192,17 @@ class Viewing(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         found = self.convolutions(inputs)
-        return self.linear(found.view(len(inputs), -1))
+        result: torch.Tensor = self.linear(found.view(len(inputs), -1))
+        return result
 
 
 def test_a_model_that_cannot_have_its_channels_last_trains_all_the_same() -> None:
     torch.manual_seed(0)
     viewing = Viewing()
     plain = nn.Sequential(viewing.convolutions, nn.Flatten(), viewing.linear)
-    local, data = LocalTraining(epochs=2), Tensors(DATASET, DATASET.train, CPU)
+    local, data = LocalTraining(epochs=2), RecordTensors(DATASET, DATASET.train, CPU)
     records, real = batches(PARTITION, local, 9, np.array([2]), np.array([0]))
-    ways = [SingleTraining(model, data, local) for model in (viewing, plain)]
+    ways = [TorchTraining(model, data, local) for model in (viewing, plain)]
     assert [way._laid._channels_last for way in ways] == [False, True]
     one, other = (way.train(models.flatten(viewing), records[0], real[0], 0.1) for way in ways)
     np.testing.assert_allclose(one, other, atol=1e-6)
@@ -215,7 +218,8 @@ class Spare(nn.Module):
         self.first.weight.requires_grad_(False)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.last(torch.tanh(self.first(inputs.flatten(1))))
+        result: torch.Tensor = self.last(torch.tanh(self.first(inputs.flatten(1))))
+        return result
 
 
 def test_parameters_that_are_frozen_or_unused_stay() -> None:

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from discretion.accounting import certify
+from discretion.clients.messages import Answer, decode_order, digest, encode, verified
 from discretion.clients.training import LocalTraining, Schedule
 from discretion.clients.transport import Sockets
 from discretion.errors import PlanError
-from discretion.messages import Answer, decode_order, digest, encode, verified
-from discretion.orders import Order
-from discretion.phase import Clipping, Quantile
-from discretion.pick import Reading
-from discretion.plan import Plan
-from discretion.release import missing_noise
-from guard_process import Process
-from guarding import (
+from discretion.plan.phase import Clipping, Quantile
+from discretion.plan.plan import Plan
+from discretion.plan.selection_rules import Reading
+from discretion.training.orders import Order
+from discretion.training.release import missing_noise
+from support.guard_process import Process
+from support.guarding import (
     PEOPLE,
     Direct,
     cryptographic,
@@ -67,7 +67,7 @@ def roomy(plan: Plan) -> Plan:
 def test_guards_end_with_the_model_of_one_process(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("guarding.PEOPLE", replace(PEOPLE, epsilon=np.full(5, 100.0)))
+    monkeypatch.setattr("support.guarding.PEOPLE", replace(PEOPLE, epsilon=np.full(5, 100.0)))
     plan = roomy(PLANS[name])
     direct = Direct({f"c{i}": guard_of(tmp_path, i, **LAX, unit=plan.unit) for i in range(5)})
     clients = remote(direct, plan)
@@ -80,10 +80,10 @@ def test_guards_end_with_the_model_of_one_process(
 
 def test_local_training_is_the_same_behind_guards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     how = LocalTraining(0, 7, 0.2, 0.5, 0.01, Schedule("cosine"), 4, "sequential")
-    monkeypatch.setattr("guarding.LOCAL", how)
+    monkeypatch.setattr("support.guarding.LOCAL", how)
     plan = plan_of(own_pools(4))
     direct = Direct({f"c{i}": guard_of(tmp_path, i, epsilon=100.0) for i in range(5)})
-    monkeypatch.setattr("guarding.PEOPLE", replace(PEOPLE, epsilon=np.full(5, 100.0)))
+    monkeypatch.setattr("support.guarding.PEOPLE", replace(PEOPLE, epsilon=np.full(5, 100.0)))
     there = trained(roomy(plan), remote(direct, plan), tmp_path / "there")
     np.testing.assert_allclose(there.model, trained(plan, in_process(), tmp_path / "here").model, atol=1e-5)
 
@@ -121,7 +121,7 @@ def test_a_budget_that_ends_early_refuses_from_that_round_on_and_the_run_goes_on
     end = trained(plan, clients, tmp_path / "server")
     assert end.round == 8
     assert [sorted(heard.refused) for heard in clients.heard] == [[]] * 3 + [["c2"]] * 5
-    assert clients.heard[3].refused["c2"] == "its budget does not allow round 4"
+    assert clients.heard[3].refused["c2"] == "the client's budget does not allow round 4"
     assert clients.finish(8) == {}
     assert spent_of(tmp_path, 2) == pytest.approx(three)
     certificate = certify(plan, PEOPLE)
@@ -133,7 +133,7 @@ def test_a_client_whose_budget_is_too_small_does_not_join(tmp_path: Path) -> Non
     plan = plan_of(own_pools(4))
     guards = {f"c{i}": guard_of(tmp_path, i, **({"epsilon": 0.05} if i == 0 else {})) for i in range(5)}
     clients = remote(Direct(guards), plan)
-    assert clients.join() == {"c0": "its budget does not allow this plan"}
+    assert clients.join() == {"c0": "the client's budget does not allow this plan"}
     assert trained(plan, clients, tmp_path / "server").round == 4
     assert all(heard.refused == clients.heard[0].refused for heard in clients.heard)
     assert spent_of(tmp_path, 0) == 0
@@ -238,7 +238,7 @@ def test_plans_that_guards_cannot_see_to_are_refused_before_anything_is_sent() -
         plan_of(alike, noise_at="secure_sum", sampling="fixed_size", accounting="paper"),
         plan_of(one_pool(1), noise_at="server", promise="clients", clipping=quantile),
     ):
-        with pytest.raises(PlanError, match="guards take no plan"):
+        with pytest.raises(PlanError, match="guards accept no plan"):
             remote(Direct({}), plan)
 
 

@@ -12,27 +12,14 @@ import pytest
 import torch
 from torch import nn
 
-from discretion.clients.local import LocalClients
+from discretion.clients.local_clients import LocalClients
 from discretion.clients.training import LocalTraining
 from discretion.errors import DiscretionError
-from discretion.orders import Order, Updates
-from test_local import DATASET, PARTITION, SIZES
+from discretion.training.orders import Order, Updates
+from support.local_clients import DATASET, PARTITION, SIZES, Net, processes
 
 LOCAL = LocalTraining(epochs=2, batch_size=5, momentum=0.5, weight_decay=0.01)
 EVERYBODY = list(range(len(SIZES))) * 3
-
-
-class Net(nn.Module):
-    """A model that compiled code does not know."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(1, 6, 5, stride=2)
-        self.norm = nn.GroupNorm(2, 6)
-        self.last = nn.Linear(6 * 6 * 6, 3)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.last(torch.tanh(self.norm(self.first(inputs))).flatten(1))
 
 
 class Unwell(Net):
@@ -66,11 +53,6 @@ def parts(made: LocalClients, who: list[int], together: int = 4) -> list[Updates
     made._together = together
     turn = np.array([who[:i].count(client) for i, client in enumerate(who)])
     return list(made.updates(Order(2, 9, made.initial(), np.array(who, dtype=np.int64), turn)))
-
-
-def processes(made: LocalClients) -> list[int]:
-    assert made._workers is not None
-    return [process.number for process in made._workers._processes]
 
 
 def gone(number: int, seconds: float = 20.0) -> bool:
@@ -200,9 +182,10 @@ SCRIPT = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # else ignored where tests run in the background
 import numpy as np
-from discretion.orders import Order
-from test_workers import clients, processes
-made = clients(2)
+from discretion.training.orders import Order
+from discretion.clients.local_clients import LocalClients
+from support.local_clients import DATASET, PARTITION, Net, processes
+made = LocalClients(DATASET, PARTITION, Net(), workers=2)
 who = np.array([0, 1, 2, 3, 4] * 5000)
 if sys.argv[1] == "busy":
     made._together = 1
@@ -225,7 +208,7 @@ else:
 )
 def test_no_process_outlives_its_parent(how: str, signal_: signal.Signals | None) -> None:
     command = [sys.executable, "-c", SCRIPT, how]
-    here = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    here = os.pathsep.join(sys.path)
     environment = {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

@@ -9,13 +9,16 @@ import tutorial
 import typer.main
 from console import Done, Shell, blocks, commands, differs, exchanges, inline, understand
 
-from discretion import cli
+from discretion.cli import main
 from discretion.methods import METHODS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for path in [
+        *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]
 }
 RUN = [page for page, text in PAGES.items() if any(not block.why for block in blocks(text))]
 EXAMPLE = "fade"  # of the page on adding a method
@@ -47,14 +50,16 @@ def test_what_is_not_run_is_understood() -> None:
     for block in skipped:
         targets = re.findall(r"^make ([\w-]+)", block.text, re.M)
         assert all(f"\n{target}:" in makefile for target in targets)
+        tests = re.findall(r"pytest (tests[\w/.]*)", block.text)
+        assert all((ROOT / path).exists() for path in tests)
         found = commands(block.text)
-        assert found or targets or block.text.startswith("pip install")
+        assert found or targets or tests or block.text.startswith("pip install")
         for command in found:
             understand(command)
 
 
 def test_commands_in_sentences_and_tables_are_understood() -> None:
-    group = typer.main.get_command(cli.app)
+    group = typer.main.get_command(main.app)
     helped = [inner.help or "" for inner in [group, *group.commands.values()]]  # type: ignore[attr-defined]
     found = [command for text in [*PAGES.values(), *helped] for command in inline(text)]
     assert len(found) > 50

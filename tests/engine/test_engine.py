@@ -8,20 +8,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from discretion import engine
-from discretion.clients.local import LocalClients
+from discretion.clients.local_clients import LocalClients
 from discretion.clients.training import LocalTraining, Schedule
-from discretion.engine import Batches, Records, Stack, stack_of
-from discretion.orders import Order
+from discretion.engine import Batches, RecordArrays, Stack, stack_of
 from discretion.tasks import models
-from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
-
-compiled_only = pytest.mark.skipif(not engine.available(), reason="the compiled code was not built")
-
-LOOKUP = ((np.arange(256) / 255 - 0.4) / 0.3).astype(np.float32)
+from discretion.training.orders import Order
+from support.compiled_training import LOOKUP, batches, by_torch, compiled_only, dataset
 
 
 def cnn_small() -> nn.Module:
@@ -77,7 +72,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def made(name: str) -> tuple[nn.Module, Stack, Records]:
+def made(name: str) -> tuple[nn.Module, Stack, RecordArrays]:
     build, shape = MODELS[name]
     torch.manual_seed(1)
     model, rng = build(), np.random.default_rng(2)
@@ -85,42 +80,8 @@ def made(name: str) -> tuple[nn.Module, Stack, Records]:
     assert stack is not None
     labels = rng.integers(0, 4, 50)
     if len(shape) == 3:
-        return model, stack, Records(rng.integers(0, 256, (50, *shape), dtype=np.uint8), labels, LOOKUP)
-    return model, stack, Records(rng.standard_normal((50, *shape)).astype(np.float32), labels)
-
-
-def batches(clients: int, steps: int, batch: int, **how: float) -> Batches:
-    """The last steps of some clients are short, and one client has none at all there."""
-    rng = np.random.default_rng(3)
-    real = np.ones((clients, steps, batch), bool)
-    for client in range(clients):
-        real[client, -1, max(0, batch - 2 * client) :] = False
-    real[clients - 1, -1] = False
-    rates = (0.05 * 0.9 ** np.arange(steps)).astype(np.float32)
-    return Batches(rng.integers(0, 50, real.shape), real, rates, **how)
-
-
-def by_torch(
-    model: nn.Module, records: Records, steps: Batches, client: int, kind: torch.dtype = torch.float64
-) -> np.ndarray:
-    """With torch's own optimiser; it trains the model that is given."""
-    own = nn.Sequential(model).to(kind)
-    before = torch.cat([p.detach().reshape(-1).clone() for p in own.parameters()])
-    how: dict[str, Any] = {"momentum": steps.momentum, "weight_decay": steps.weight_decay}
-    optimiser = torch.optim.SGD(own.parameters(), lr=1.0, **how)
-    for number, (drawn, real) in enumerate(zip(steps.records[client], steps.real[client], strict=True)):
-        batch = drawn[real]
-        if len(batch) == 0:
-            continue
-        inputs = records.inputs[batch] if records.lookup is None else records.lookup[records.inputs[batch]]
-        optimiser.param_groups[0]["lr"] = float(steps.rates[number])
-        optimiser.zero_grad()
-        functional.cross_entropy(
-            own(torch.from_numpy(inputs).to(kind)), torch.from_numpy(records.labels[batch])
-        ).backward()
-        optimiser.step()
-    moved = torch.cat([p.detach().reshape(-1) for p in own.parameters()]) - before
-    return moved.numpy()
+        return model, stack, RecordArrays(rng.integers(0, 256, (50, *shape), dtype=np.uint8), labels, LOOKUP)
+    return model, stack, RecordArrays(rng.standard_normal((50, *shape)).astype(np.float32), labels)
 
 
 @compiled_only
@@ -199,7 +160,7 @@ def test_numbers_that_do_not_fit_never_reach_the_compiled_code() -> None:
     steps, start = batches(2, 3, 4), models.flatten(model)
     outside = steps.records.copy()
     outside[0, 0, 0] = 50
-    wrong: list[tuple[Records, Batches, np.ndarray, str]] = [
+    wrong: list[tuple[RecordArrays, Batches, np.ndarray, str]] = [
         (records, steps, start[1:], "21534 parameters"),
         (records, replace(steps, records=outside), start, "records that exist"),
         (records, replace(steps, records=-outside), start, "records that exist"),
@@ -218,8 +179,9 @@ def test_numbers_that_do_not_fit_never_reach_the_compiled_code() -> None:
 
 class Twice(nn.Sequential):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = super().forward(inputs)
-        return 2 * result
+        for layer in self:
+            inputs = layer(inputs)
+        return 2 * inputs
 
 
 def frozen() -> nn.Module:
@@ -234,15 +196,19 @@ def hooked() -> nn.Module:
     return model
 
 
+def doubled(module: nn.Module, slopes: Any) -> tuple[torch.Tensor]:
+    return (2 * slopes[0],)
+
+
 def hooked_backward() -> nn.Module:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
-    model[1].register_full_backward_pre_hook(lambda module, slopes: (2 * slopes[0],))
+    model[1].register_full_backward_pre_hook(doubled)
     return model
 
 
 def with_a_forward_of_its_own() -> nn.Module:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
-    model[0].forward = lambda inputs: 2 * inputs.flatten(1)  # type: ignore[method-assign]
+    model[0].forward = lambda inputs: 2 * inputs.flatten(1)
     return model
 
 
@@ -301,12 +267,6 @@ def test_scores_are_the_logits_of_torch(name: str) -> None:
 
 SIZES = np.array([7, 1, 12, 5, 12, 9])
 LOCAL = LocalTraining(3, 5, 0.05, momentum=0.5, weight_decay=0.01, schedule=Schedule("decay", 0.9))
-
-
-def dataset() -> Dataset:
-    rng = np.random.default_rng(0)
-    split = Split(rng.integers(0, 256, (60, 1, 16, 16), dtype=np.uint8), rng.integers(0, 3, 60))
-    return Dataset("made", split, split, 3, "image", "made", mean=0.5, std=0.3)
 
 
 def clients(local: LocalTraining = LOCAL, model: nn.Module | None = None) -> LocalClients:

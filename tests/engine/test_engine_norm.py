@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from discretion import engine
-from discretion.engine import Batches, Records, stack_of
+from discretion.engine import Batches, RecordArrays, stack_of
 from discretion.tasks import models
-from test_engine import LOOKUP, batches, by_torch, compiled_only, dataset
+from support.compiled_training import LOOKUP, batches, by_torch, compiled_only, dataset
 
 pytestmark = compiled_only
 
@@ -87,27 +87,27 @@ def made(build: Callable[[], list[nn.Module]]) -> nn.Module:
     return model
 
 
-def records(shape: tuple[int, ...], count: int = 50) -> Records:
+def records(shape: tuple[int, ...], count: int = 50) -> RecordArrays:
     rng = np.random.default_rng(2)
     inputs = rng.integers(0, 256, (count, *shape), dtype=np.uint8)
-    return Records(inputs, rng.integers(0, 4, count), LOOKUP)
+    return RecordArrays(inputs, rng.integers(0, 4, count), LOOKUP)
 
 
-def trained(model: nn.Module, data: Records, steps: Batches, threads: int = 1) -> np.ndarray:
+def trained(model: nn.Module, data: RecordArrays, steps: Batches, threads: int = 1) -> np.ndarray:
     stack = stack_of(model, data.inputs.shape[1:])
     assert stack is not None
     return engine.train(stack, data, steps, models.flatten(model), threads)
 
 
 def require_as_exact_as_torch(
-    build: Callable[[], list[nn.Module]], found: np.ndarray, data: Records, steps: Batches
+    build: Callable[[], list[nn.Module]], found: np.ndarray, data: RecordArrays, steps: Batches
 ) -> None:
     """Some models magnify rounding: no more is asked for than what torch does with the same floats."""
     for client, ours in enumerate(found):
         exact = by_torch(made(build), data, steps, client)
         theirs = by_torch(made(build), data, steps, client, torch.float32)
         error, usual = (float(np.linalg.norm(one - exact)) for one in (ours, theirs))
-        assert error <= max(1e-5 * np.linalg.norm(exact), 4 * usual), (client, error, usual)
+        assert error <= max(1e-5 * float(np.linalg.norm(exact)), 4 * usual), (client, error, usual)
 
 
 @pytest.mark.parametrize("how", [{}, {"momentum": 0.8, "weight_decay": 0.02}], ids=["plain", "momentum"])
@@ -243,9 +243,10 @@ class Random:
         self.shape = tuple(int(self.rng.integers(low, high)) for low, high in ((1, 5), (6, 14), (6, 14)))
         self.input, self.layers = self.shape, list[nn.Module]()
         for _ in range(self.rng.integers(1, 4)):
-            for add in self.rng.permutation([self.convolution, self.norm, self.relu, self.pool, self.mean]):
+            adds = (self.convolution, self.norm, self.relu, self.pool, self.mean)
+            for i in self.rng.permutation(len(adds)):
                 if self.rng.random() < 0.6:
-                    add()
+                    adds[i]()
         features = int(np.prod(self.shape))
         self.layers += [nn.Flatten()]
         if self.rng.random() < 0.5:

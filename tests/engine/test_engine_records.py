@@ -8,15 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from discretion.engine.known import known
-from discretion.engine.records import Records
+from discretion.engine.per_record_graph import trace_per_record
+from discretion.engine.record_sums import RecordSums
 from discretion.errors import PlanError
 from discretion.tasks import models
+from discretion.tasks.catalogue import Kind
 from discretion.tasks.datasets import Dataset, Split
 
 
-def conv_relu_pool(*sizes: int, pool: tuple[int, int], padding: int, stride: int = 1) -> list[nn.Module]:
-    return [nn.Conv2d(*sizes, stride=stride, padding=padding), nn.ReLU(), nn.MaxPool2d(*pool)]
+def conv_relu_pool(
+    channels: int, out: int, kernel: int, *, pool: tuple[int, int], padding: int, stride: int = 1
+) -> list[nn.Module]:
+    convolution = nn.Conv2d(channels, out, kernel, stride=stride, padding=padding)
+    return [convolution, nn.ReLU(), nn.MaxPool2d(*pool)]
 
 
 def workload_b() -> nn.Module:
@@ -54,21 +58,22 @@ class Residual(nn.Module):
         x = x.view(x.size(0), -1)
         x = self.layer_norm(self.frozen(x))
         x = self.again(functional.relu(self.again(x)))
-        return self.out(x.reshape(x.shape[0], 12)[:, :])
+        result: Tensor = self.out(x.reshape(x.shape[0], 12)[:, :])
+        return result
 
 
-def split(kind: str, count: int, seed: int = 0) -> Dataset:
+def split(kind: Kind, count: int, seed: int = 0) -> Dataset:
     rng = np.random.default_rng(seed)
-    inputs = {
+    inputs: dict[Kind, Callable[[], np.ndarray]] = {
         "image": lambda: rng.standard_normal((count, 1, 28, 28)).astype(np.float32),
         "tabular": lambda: rng.standard_normal((count, 20)).astype(np.float32),
         "text": lambda: rng.integers(0, 10, (count, 7)),
-    }[kind]()
-    part = Split(inputs, rng.integers(0, 10, count))
+    }
+    part = Split(inputs[kind](), rng.integers(0, 10, count))
     return Dataset("made", part, part, 10, kind, "made")
 
 
-MODELS: dict[str, tuple[str, Callable[[], nn.Module] | None]] = {
+MODELS: dict[str, tuple[Kind, Callable[[], nn.Module] | None]] = {
     "linear": ("image", None),
     "mlp": ("tabular", None),
     "cnn_small": ("image", None),
@@ -115,7 +120,7 @@ def each_length(model: nn.Module) -> tuple[int, ...]:
 @pytest.mark.parametrize("name", MODELS)
 def test_sums_are_those_of_each_record_s_own_gradient(name: str) -> None:
     model, inputs, labels = made(name)
-    start, rows, records = models.flatten(model), exact(model, inputs, labels), Records(model)
+    start, rows, records = models.flatten(model), exact(model, inputs, labels), RecordSums(model)
     lengths = each_length(model)
     two = (sum(lengths[:1]), sum(lengths[1:]))  # the first tensor, and all others together
     middle = float(np.median(np.linalg.norm(rows, axis=1)))
@@ -131,7 +136,7 @@ def test_sums_are_those_of_each_record_s_own_gradient(name: str) -> None:
 @pytest.mark.parametrize("name", ["cnn_small", "lstm", "residual"])
 def test_how_many_records_are_taken_at_a_time_does_not_matter(name: str) -> None:
     model, inputs, labels = made(name)
-    start, records = models.flatten(model), Records(model)
+    start, records = models.flatten(model), RecordSums(model)
     whole = records.clipped_sum(start, inputs, labels, 0.3, ())
     assert records._fast is not None
     for together in (1, 4):
@@ -141,7 +146,7 @@ def test_how_many_records_are_taken_at_a_time_does_not_matter(name: str) -> None
 
 def test_layers_that_end_within_a_tensor_are_clipped_too() -> None:
     model, inputs, labels = made("mlp")
-    start, rows, records = models.flatten(model), exact(model, inputs, labels), Records(model)
+    start, rows, records = models.flatten(model), exact(model, inputs, labels), RecordSums(model)
     layers = (100, len(start) - 100)
     found = records.clipped_sum(start, inputs, labels, 0.2, layers)
     np.testing.assert_allclose(found, clipped(rows, 0.2, layers).sum(0), atol=1e-6)
@@ -151,7 +156,7 @@ def test_layers_that_end_within_a_tensor_are_clipped_too() -> None:
 
 def test_where_torch_may_round_more_nothing_is_summed_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs, labels = made("mlp")
-    start, records = models.flatten(model), Records(model)
+    start, records = models.flatten(model), RecordSums(model)
     monkeypatch.setattr(records._fast, "clipped_sum", None)
     torch.set_float32_matmul_precision("medium")
     try:
@@ -163,7 +168,7 @@ def test_where_torch_may_round_more_nothing_is_summed_by_it(monkeypatch: pytest.
 def random_stack(rng: np.random.Generator) -> tuple[nn.Module, tuple[int, ...]]:
     """Convolutions of any shape, normalisations, activations, dense layers."""
     channels, side = int(rng.integers(1, 4)), int(rng.integers(7, 12))
-    shape, parts = (channels, side, side + 1), []
+    shape, parts = (channels, side, side + 1), list[nn.Module]()
     for _ in range(rng.integers(0, 3)):
         out, kernel = int(rng.integers(1, 5)), (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
         stride, padding, dilation = (int(x) for x in rng.integers((1, 0, 1), (3, 2, 3)))
@@ -189,7 +194,7 @@ def test_random_models_have_the_sums_of_their_exact_gradients() -> None:
         torch.manual_seed(seed)
         model, shape = random_stack(rng)
         inputs, labels = torch.randn(6, *shape), torch.randint(0, 4, (6,))
-        start, rows, records = models.flatten(model), exact(model, inputs, labels), Records(model)
+        start, rows, records = models.flatten(model), exact(model, inputs, labels), RecordSums(model)
         for layers in ((), each_length(model)):
             clip = float(np.median(np.linalg.norm(rows, axis=1)))
             found = records.clipped_sum(start, inputs, labels, clip, layers)
@@ -198,9 +203,9 @@ def test_random_models_have_the_sums_of_their_exact_gradients() -> None:
         assert records._fast is not None
 
 
-def both_ways(model: nn.Module) -> list[Records]:
+def both_ways(model: nn.Module) -> list[RecordSums]:
     """By the inputs and slopes of layers, and by each record's own gradient."""
-    short, long = Records(model), Records(model)
+    short, long = RecordSums(model), RecordSums(model)
     assert short._fast is not None
     long._fast = None
     return [short, long]
@@ -220,7 +225,7 @@ def test_a_record_alone_is_never_longer_than_the_clip_whatever_its_size() -> Non
                 found = records.clipped_sum(start, inputs, torch.zeros(1, dtype=torch.int64), clip, layers)
                 assert np.isfinite(found).all()
                 assert np.linalg.norm(found) <= clip
-                longest += np.linalg.norm(found) > 0.9999 * clip
+                longest += bool(np.linalg.norm(found) > 0.9999 * clip)
                 for part in np.split(found, np.cumsum(layers)[:-1]) if layers else []:
                     assert np.linalg.norm(part) <= clip / np.sqrt(len(layers))
     assert longest > 100  # the clip is reached
@@ -237,7 +242,7 @@ def test_what_float32_cannot_shorten_counts_as_zero() -> None:
             for records in both_ways(model):
                 found = records.clipped_sum(start, torch.full((1, 4), size), labels, float(clip), ())
                 assert np.linalg.norm(found) <= clip
-                kept += found.any()
+                kept += bool(found.any())
     assert 100 < kept < 280  # of 288
 
 
@@ -254,7 +259,7 @@ def test_one_record_more_or_less_moves_the_sum_by_at_most_the_clip(name: str) ->
                 rest = torch.arange(12) != gone
                 moved = whole - records.clipped_sum(start, inputs[rest], labels[rest], clip, layers)
                 assert np.linalg.norm(moved) <= clip + 1e-6  # the sum is float32: its rounding is of all
-                long += np.linalg.norm(moved) > 0.99 * clip
+                long += bool(np.linalg.norm(moved) > 0.99 * clip)
                 for part in np.split(moved, np.cumsum(layers)[:-1]) if layers else []:
                     assert np.linalg.norm(part) <= clip / np.sqrt(len(layers)) + 1e-6
             assert long > 1 or layers
@@ -303,17 +308,18 @@ class Unknown(nn.Module):
         if how == "a hook":
             self.inner.register_forward_hook(lambda layer, taken, given: given - given.mean(0))
         if how == "a layer with a forward of its own":
-            self.inner.forward = _centred.__get__(self.inner)
+            self.inner.forward = _centred.__get__(self.inner)  # type: ignore[method-assign]
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.inner(x)
         match self.how:
             case "a parameter of its own":
+                assert self.scale is not None
                 return y * self.scale
             case "the weights themselves":
                 return y + functional.linear(x, self.inner.weight)
             case "one parameter in two layers":
-                return y + self.other(x)
+                y = y + self.other(x)
             case "the mean of the batch":
                 return y - y.mean(0)
             case "a look at the numbers":
@@ -323,7 +329,7 @@ class Unknown(nn.Module):
             case "a neighbour":
                 return y[-1:] + 0 * y
             case "a layer across":
-                return self.inner(y.new_zeros(20, 20))[: len(y)] * 0 + y
+                y = self.inner(y.new_zeros(20, 20))[: len(y)] * 0 + y
         return y
 
 
@@ -338,9 +344,9 @@ class Unknown(nn.Module):
 def test_models_of_unknown_parts_go_the_long_way(how: str) -> None:
     torch.manual_seed(0)
     model, inputs, labels = Unknown(how), torch.randn(6, 20), torch.randint(0, 10, (6,))
-    assert known(model) is None
+    assert trace_per_record(model) is None
     start, rows = models.flatten(model), exact(model, inputs, labels)
-    found = Records(model).clipped_sum(start, inputs, labels, 0.5, ())
+    found = RecordSums(model).clipped_sum(start, inputs, labels, 0.5, ())
     np.testing.assert_allclose(found, clipped(rows, 0.5, ()).sum(0), atol=1e-6)
 
 
@@ -364,7 +370,7 @@ def test_models_that_turn_out_to_mix_records_go_the_long_way(how: str) -> None:
     model = Mixing(how)
     model.last.requires_grad_(how == "halves")
     inputs, labels = torch.randn(10, 20), torch.randint(0, 10, (10,))
-    records = Records(model)
+    records = RecordSums(model)
     assert records._fast is not None  # its parts are known
     rows = exact(model, inputs, labels)
     found = records.clipped_sum(models.flatten(model), inputs, labels, 0.5, ())
@@ -383,14 +389,18 @@ def test_layers_with_special_rules_are_not_taken_for_known() -> None:
         nn.Softmax(0),
         nn.Bilinear(3, 3, 2),
     ):
-        assert known(nn.Sequential(layer, nn.Linear(4, 3))) is None
-    assert known(nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(4, 3))) is not None
+        assert trace_per_record(nn.Sequential(layer, nn.Linear(4, 3))) is None
+    assert trace_per_record(nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(4, 3))) is not None
 
 
 def test_the_user_s_model_is_left_as_it_is() -> None:
     model, inputs, labels = made("residual")
     start = models.flatten(model)
-    Records(model).clipped_sum(start * np.float32(2), inputs, labels, 0.5, ())
+    RecordSums(model).clipped_sum(start * np.float32(2), inputs, labels, 0.5, ())
     np.testing.assert_array_equal(models.flatten(model), start)
     assert all(p.requires_grad != name.startswith("frozen") for name, p in model.named_parameters())
-    assert model.act.inplace and not any(layer._forward_hooks for layer in model.modules())
+    assert (
+        isinstance(model.act, nn.ReLU)
+        and model.act.inplace
+        and not any(layer._forward_hooks for layer in model.modules())
+    )

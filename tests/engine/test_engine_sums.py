@@ -10,16 +10,17 @@ from torch import nn
 from torch.nn import functional
 
 from discretion import engine
-from discretion.clients.local import LocalClients, LocalTraining
-from discretion.clients.noisy import ByTorch
-from discretion.engine import Records, Sums, stack_of
+from discretion.clients.dp_sgd import TorchSums
+from discretion.clients.local_clients import LocalClients
+from discretion.clients.training import LocalTraining
+from discretion.engine import CompiledSums, RecordArrays, stack_of
 from discretion.errors import PlanError
-from discretion.noise import Seeded
-from discretion.orders import NoisySteps, Order
-from discretion.streams import Purpose, stream
+from discretion.randomness.sources import Seeded
+from discretion.randomness.streams import Purpose, stream
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
+from discretion.training.orders import NoisySteps, Order
 
 compiled_only = pytest.mark.skipif(not engine.available(), reason="the compiled code was not built")
 
@@ -44,17 +45,21 @@ def table() -> tuple[nn.Module, tuple[int, ...]]:
 
 def random_stack(rng: np.random.Generator) -> tuple[nn.Module, tuple[int, ...]]:
     """Of all layers that are known, in any shape."""
+    parts: list[nn.Module] = []
+    shape: tuple[int, ...]
     if rng.integers(4) == 0:
-        parts, shape = [], (int(rng.integers(1, 30)),)
+        shape = (int(rng.integers(1, 30)),)
         width = shape[0]
     else:
         channels = int(rng.integers(1, 4))
-        parts, shape = [], (channels, int(rng.integers(6, 13)), int(rng.integers(6, 13)))
+        shape = (channels, int(rng.integers(6, 13)), int(rng.integers(6, 13)))
         for _ in range(rng.integers(0, 4)):
             out, kernel = int(rng.integers(1, 20)), tuple(rng.integers(1, 4, 2).tolist())
             stride, pad = tuple(rng.integers(1, 3, 2).tolist()), tuple(rng.integers(0, 3, 2).tolist())
             pools = [nn.MaxPool2d(2), nn.MaxPool2d(2, 1, 1), nn.MaxPool2d((1, 2)), nn.Identity()]
-            more = [nn.Conv2d(channels, out, kernel, stride, pad, bias=bool(rng.integers(2)))]
+            more: list[nn.Module] = [
+                nn.Conv2d(channels, out, kernel, stride, pad, bias=bool(rng.integers(2)))
+            ]
             more += [pools[rng.integers(4)]] + [nn.ReLU()] * int(rng.integers(2))
             try:
                 nn.Sequential(*parts, *more)(torch.zeros(1, *shape))
@@ -74,21 +79,23 @@ def each_length(model: nn.Module) -> tuple[int, ...]:
     return tuple(p.numel() for p in model.parameters())
 
 
-def data(shape: tuple[int, ...], count: int, seed: int = 0, images: bool = False) -> Records:
+def data(shape: tuple[int, ...], count: int, seed: int = 0, images: bool = False) -> RecordArrays:
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, count)
     if images:
-        return Records(rng.integers(0, 256, (count, *shape), dtype=np.uint8), labels, LOOKUP)
-    return Records(rng.standard_normal((count, *shape)).astype(np.float32), labels)
+        return RecordArrays(rng.integers(0, 256, (count, *shape), dtype=np.uint8), labels, LOOKUP)
+    return RecordArrays(rng.standard_normal((count, *shape)).astype(np.float32), labels)
 
 
-def sums_of(model: nn.Module, shape: tuple[int, ...], records: Records, together: int = 256) -> Sums:
+def sums_of(
+    model: nn.Module, shape: tuple[int, ...], records: RecordArrays, together: int = 256
+) -> CompiledSums:
     stack = stack_of(model, shape)
     assert stack is not None
-    return Sums(stack, records, together)
+    return CompiledSums(stack, records, together)
 
 
-def exact(model: nn.Module, records: Records) -> np.ndarray:
+def exact(model: nn.Module, records: RecordArrays) -> np.ndarray:
     """(n, d) by torch's own backward in float64, a record at a time."""
     inputs = records.inputs if records.lookup is None else records.lookup[records.inputs]
     twin, rows = model.double(), []
@@ -164,14 +171,14 @@ def test_a_record_alone_is_never_longer_than_the_clip_whatever_its_size() -> Non
         start = models.flatten(model) * np.float32(10.0 ** rng.uniform(-3, 3))
         inputs = rng.standard_normal((1, *shape)) * 10.0 ** rng.uniform(-30, 38)
         with np.errstate(over="ignore"):
-            records = Records(inputs.astype(np.float32), np.zeros(1, np.int64))
+            records = RecordArrays(inputs.astype(np.float32), np.zeros(1, np.int64))
         sums, lengths = sums_of(model, shape, records), each_length(model)
         clip = float(10.0 ** rng.uniform(-38, 30))
         for layers in ((), lengths):
             found = sums.clipped_sum(start, np.zeros(1, np.int64), clip, layers)
             assert np.isfinite(found).all()
             assert np.linalg.norm(found) <= clip
-            longest += np.linalg.norm(found) > 0.9999 * clip
+            longest += bool(np.linalg.norm(found) > 0.9999 * clip)
             for part in np.split(found, np.cumsum(layers)[:-1]) if layers else []:
                 assert np.linalg.norm(part) <= clip / np.sqrt(len(layers))
     assert longest > 80  # the clip is reached
@@ -185,11 +192,11 @@ def test_what_float32_cannot_shorten_counts_as_zero() -> None:
     start[16] = 14.0  # a good guess: slopes are about 1e-6
     kept = 0
     for size in (1e25, 1e30, 1e36):
-        records = Records(np.full((1, 4), size, np.float32), np.zeros(1, np.int64))
+        records = RecordArrays(np.full((1, 4), size, np.float32), np.zeros(1, np.int64))
         for clip in 10.0 ** np.arange(-12, 0, 0.25):
             found = sums_of(model, (4,), records).clipped_sum(start, np.zeros(1, np.int64), float(clip), ())
             assert np.linalg.norm(found) <= clip
-            kept += found.any()
+            kept += bool(found.any())
     assert 50 < kept < 140  # of 144
 
 
@@ -199,7 +206,7 @@ def test_one_record_more_or_less_moves_the_sum_by_at_most_the_clip(made: Made) -
     model, shape = made()
     records, clip = data(shape, 40), 0.05
     scale = 10 ** np.linspace(-3, 3, 40, dtype=np.float32).reshape(-1, *[1] * len(shape))
-    records = Records(records.inputs * scale, records.labels)
+    records = RecordArrays(np.float32(records.inputs) * scale, records.labels)
     sums, start = sums_of(model, shape, records, 16), models.flatten(model)
     for layers in ((), each_length(model)):
         whole, long = sums.clipped_sum(start, np.arange(40), clip, layers), 0
@@ -208,7 +215,7 @@ def test_one_record_more_or_less_moves_the_sum_by_at_most_the_clip(made: Made) -
             assert (
                 np.linalg.norm(moved) <= clip + 1e-6
             )  # slices are summed in float32: their rounding is of all
-            long += np.linalg.norm(moved) > 0.99 * clip
+            long += bool(np.linalg.norm(moved) > 0.99 * clip)
             for part in np.split(moved, np.cumsum(layers)[:-1]) if layers else []:
                 assert np.linalg.norm(part) <= clip / np.sqrt(len(layers)) + 1e-6
         assert long > 1 or layers
@@ -234,7 +241,7 @@ def test_records_that_are_not_finite_count_as_zero_and_leave_nothing_behind(made
     inputs = np.array(records.inputs)
     inputs[[1, 4, 5]] = 1.0
     inputs[1, ..., -1], inputs[4, ..., 0], inputs[5, ...] = bad, bad, bad
-    broken = Records(inputs, records.labels)
+    broken = RecordArrays(inputs, records.labels)
     good = np.array([0, 2, 3, 6, 7, 8, 9, 10, 11])
     for layers in ((), each_length(model)):
         sums, fresh = (sums_of(model, shape, broken) for _ in range(2))
@@ -251,7 +258,7 @@ def test_gradients_beyond_floating_point_count_as_zero_without_a_clip_too() -> N
     model = nn.Sequential(nn.Linear(3, 2, bias=False), nn.ReLU(), nn.Linear(2, CLASSES, bias=False))
     start = np.concatenate([np.full(6, 1e-9), np.linspace(-1e9, 1e9, 8)]).astype(np.float32)
     inputs = np.array([[1, 1, 1], [1e37, 1e37, 1e37]], np.float32)
-    sums = sums_of(model, (3,), Records(inputs, np.zeros(2, np.int64)))
+    sums = sums_of(model, (3,), RecordArrays(inputs, np.zeros(2, np.int64)))
     alone = sums.clipped_sum(start, np.array([0]), np.inf, ())
     assert alone.any()
     np.testing.assert_allclose(sums.clipped_sum(start, np.array([0, 1]), np.inf, ()), alone, rtol=1e-6)
@@ -265,7 +272,7 @@ def test_an_infinite_input_behind_which_all_is_dead_counts_as_zero() -> None:
     start[:8], start[8:10] = -1.0, 0.5
     inputs = np.ones((2, 1, 3, 3), np.float32) * 0.1
     inputs[1, 0, 0, 0] = np.inf
-    sums = sums_of(model, (1, 3, 3), Records(inputs, np.zeros(2, np.int64)))
+    sums = sums_of(model, (1, 3, 3), RecordArrays(inputs, np.zeros(2, np.int64)))
     alone = sums.clipped_sum(start, np.array([0]), 1.0, ())
     assert alone.any()
     np.testing.assert_allclose(sums.clipped_sum(start, np.array([1, 0]), 1.0, ()), alone, atol=1e-7)
@@ -295,15 +302,15 @@ def test_numbers_that_do_not_fit_never_reach_the_compiled_code() -> None:
     stack, sums = stack_of(model, shape), sums_of(model, shape, records)
     assert stack is not None
     for wrong, message in [
-        (Records(records.inputs[:, 1:], records.labels), "inputs of"),
-        (Records(records.inputs.astype(np.float64), records.labels), "float32"),
-        (Records(records.inputs, records.labels[1:]), "one label"),
-        (Records(records.inputs, records.labels + 2), "labels from 0 to 3"),
-        (Records(records.inputs, records.labels - 4), "labels from 0 to 3"),
-        (Records(records.inputs.astype(np.uint8), records.labels, LOOKUP[1:]), "256"),
+        (RecordArrays(records.inputs[:, 1:], records.labels), "inputs of"),
+        (RecordArrays(records.inputs.astype(np.float64), records.labels), "float32"),
+        (RecordArrays(records.inputs, records.labels[1:]), "one label"),
+        (RecordArrays(records.inputs, records.labels + 2), "labels from 0 to 3"),
+        (RecordArrays(records.inputs, records.labels - 4), "labels from 0 to 3"),
+        (RecordArrays(records.inputs.astype(np.uint8), records.labels, LOOKUP[1:]), "256"),
     ]:
         with pytest.raises(ValueError, match=message):
-            Sums(stack, wrong)
+            CompiledSums(stack, wrong)
     for chosen in ([0, 6], [-1], [2**40]):
         with pytest.raises(ValueError, match="records below 6"):
             sums.clipped_sum(start, np.array(chosen), 1.0, ())
@@ -311,7 +318,7 @@ def test_numbers_that_do_not_fit_never_reach_the_compiled_code() -> None:
         sums.clipped_sum(start[1:], np.arange(3), 1.0, ())
     with pytest.raises(PlanError, match="layers have 7 parameters"):
         sums.clipped_sum(start, np.arange(3), 1.0, (3, 4))
-    with pytest.raises(PlanError, match="end where tensors"):
+    with pytest.raises(PlanError, match="end where parameter tensors"):
         sums.clipped_sum(start, np.arange(3), 1.0, (5, len(start) - 5))
 
 
@@ -326,7 +333,7 @@ def clients(compiled: bool) -> LocalClients:
     local = LocalTraining(learning_rate=0.1, momentum=0.5, weight_decay=0.01)
     found = LocalClients(made, holdings, models.build("cnn_small", made, 0), local)
     if not compiled:
-        found._noisy._stack = None
+        found._noisy.stack = None
     return found
 
 
@@ -350,7 +357,7 @@ def test_both_ways_give_the_same_updates() -> None:
         np.testing.assert_allclose(updates(fast, layers), expected, atol=2e-6)
         assert np.abs(expected).max() > 1e-3
     compiled, torch_s = (fast._noisy._idle[way].get() for way in (True, False))
-    assert isinstance(compiled, Sums) and isinstance(
-        torch_s, ByTorch
+    assert isinstance(compiled, CompiledSums) and isinstance(
+        torch_s, TorchSums
     )  # layers within tensors go the long way
     assert slow._noisy._idle[True].empty()

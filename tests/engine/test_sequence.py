@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from discretion import engine
-from discretion.clients.local import LocalClients
+from discretion.clients.local_clients import LocalClients
 from discretion.clients.training import LocalTraining, Schedule
-from discretion.engine import Batches, Records, Sequence, sequence_of
-from discretion.orders import Order
+from discretion.engine import Batches, RecordArrays, Sequence, sequence_of
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
+from discretion.training.orders import Order
 
 compiled_only = pytest.mark.skipif(not engine.available(), reason="the compiled code was not built")
 
@@ -52,10 +52,10 @@ def reader(
     return Reader(*parts, *([end] if end else []))
 
 
-def built_in(width: int, hidden: list[int], classes: int) -> nn.Module:
+def built_in(width: int, hidden: list[int], classes: int) -> models._LSTM:
     model = models._LSTM(TOKENS, width, hidden[-1])
     layers = zip([width, *hidden], hidden, strict=False)
-    model.layers = nn.Sequential(*(models._LSTMLayer(*sizes) for sizes in layers))
+    model.layers = nn.Sequential(*(models.LSTMLayer(*sizes) for sizes in layers))
     model.output = nn.Linear(hidden[-1], classes)
     return model
 
@@ -72,7 +72,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 }
 
 
-def made(name: str) -> tuple[nn.Module, Sequence, Records]:
+def made(name: str) -> tuple[nn.Module, Sequence, RecordArrays]:
     build, window = MODELS[name]
     torch.manual_seed(1)
     model, rng = build(), np.random.default_rng(2)
@@ -80,7 +80,7 @@ def made(name: str) -> tuple[nn.Module, Sequence, Records]:
     assert sequence is not None
     inputs = rng.integers(0, TOKENS, (50, window), dtype=np.uint8)
     inputs[:20] = inputs[:20, :1]  # one token over and over
-    return model, sequence, Records(inputs, rng.integers(0, sequence.classes, 50))
+    return model, sequence, RecordArrays(inputs, rng.integers(0, sequence.classes, 50))
 
 
 def batches(clients: int, steps: int, batch: int, **how: float) -> Batches:
@@ -93,7 +93,7 @@ def batches(clients: int, steps: int, batch: int, **how: float) -> Batches:
     return Batches(rng.integers(0, 50, real.shape), real, rates, **how)
 
 
-def by_torch(model: nn.Module, records: Records, steps: Batches, client: int) -> np.ndarray:
+def by_torch(model: nn.Module, records: RecordArrays, steps: Batches, client: int) -> np.ndarray:
     """With torch's own optimiser, in float64."""
     own = copy.deepcopy(model).double()
     before = torch.cat([p.detach().reshape(-1).clone() for p in own.parameters()])
@@ -142,7 +142,7 @@ def test_gates_are_right_near_zero_and_far_out() -> None:
     sequence = sequence_of(model, 2)
     assert sequence is not None
     tokens = np.arange(len(values), dtype=np.uint8)
-    records = Records(np.stack([tokens, tokens[::-1]], axis=1), tokens.astype(np.int64) % 2)
+    records = RecordArrays(np.stack([tokens, tokens[::-1]], axis=1), tokens.astype(np.int64) % 2)
     each = Batches(
         tokens.astype(np.int64)[:, None, None], np.ones((len(tokens), 1, 1), bool), np.ones(1, np.float32)
     )
@@ -229,7 +229,7 @@ def test_numbers_that_do_not_fit_never_reach_the_compiled_code() -> None:
     beyond[49, 5], below[0, 0] = TOKENS, -1
     label, negative = records.labels.copy(), records.labels.copy()
     label[3], negative[3] = TOKENS, -1
-    wrong: list[tuple[Records, Batches, np.ndarray, str]] = [
+    wrong: list[tuple[RecordArrays, Batches, np.ndarray, str]] = [
         (replace(records, inputs=beyond), steps, start, "tokens from 0 to 10"),
         (replace(records, inputs=beyond.astype(np.uint8)), steps, start, "tokens from 0 to 10"),
         (replace(records, inputs=below), steps, start, "tokens from 0 to 10"),
@@ -251,7 +251,7 @@ def test_numbers_that_do_not_fit_never_reach_the_compiled_code() -> None:
 
 
 class Doubled(nn.LSTM):
-    def forward(self, inputs: Tensor, hx: Any = None) -> Any:
+    def forward(self, inputs: Any, hx: Any = None) -> Any:
         return super().forward(2 * inputs, hx)
 
 

@@ -2,22 +2,26 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from discretion import engine
+from discretion.cli import experiments
 from discretion.errors import ConfigError, DataError, DiscretionError
-from discretion.experiments import command
 from discretion.experiments.cells import Cell, Result, cells, read_result, result_path
-from discretion.experiments.drawing import COLOURS, DASHES, Curve, draw
-from discretion.experiments.obtaining import with_data
-from discretion.experiments.reading import Experiment, merged, read, shipped
-from discretion.experiments.running import Running, run
-from discretion.experiments.tables import cells_csv, columns, lines
+from discretion.experiments.data_fallback import with_data
+from discretion.experiments.result_files import accuracy
+from discretion.experiments.run_cells import Running, run
+from discretion.experiments.settings import Experiment, merged, read, shipped
+from discretion.experiments.table_lines import cells_csv, columns, lines
 from discretion.experiments.tuning import chosen, trials, tune
+from discretion.report import picture
 from discretion.tasks import datasets, models
 
 SMALL = """
@@ -340,7 +344,7 @@ def test_the_shipped_experiments_are_valid() -> None:
 
 
 def test_a_setting_is_merged_section_by_section() -> None:
-    first = {"plan": {"clip": 1, "options": {"a": 1}}, "data": {"name": "x"}}
+    first: dict[str, Any] = {"plan": {"clip": 1, "options": {"a": 1}}, "data": {"name": "x"}}
     second = {"plan": {"options": {"b": 2}, "clip": 3}}
     assert merged(first, second) == {"plan": {"clip": 3, "options": {"a": 1, "b": 2}}, "data": {"name": "x"}}
     assert first["plan"]["clip"] == 1
@@ -349,7 +353,7 @@ def test_a_setting_is_merged_section_by_section() -> None:
 def test_the_command_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment(tmp_path)
     path, out = str(tmp_path / "small.toml"), tmp_path / "out"
-    command.experiment(path, only=["gdpfed"], variation=["few"], seeds=1, jobs=2, out=out, json_=True)
+    experiments.experiment(path, only=["gdpfed"], variation=["few"], seeds=1, jobs=2, out=out, json_=True)
     record = json.loads(capsys.readouterr().out)
     assert [line["row"] for line in record["lines"]] == ["gdpfed"] and not record["failures"]
     table = json.loads((out / "table.json").read_text())
@@ -359,7 +363,7 @@ def test_the_command_writes_what_it_shows(tmp_path: Path, capsys: pytest.Capture
     assert "| few | groups | 50.50 |" in text and "- It is small." in text and "Table I" in text
     assert "<svg" in (out / "accuracy-few.svg").read_text()
     # a later part adds to the same table
-    command.experiment(path, only=["fedavg"], seeds=1, jobs=1, out=out)
+    experiments.experiment(path, only=["fedavg"], seeds=1, jobs=1, out=out)
     assert "published" in capsys.readouterr().out
     assert json.loads((out / "table.json").read_text())["finished"] == 3
 
@@ -368,7 +372,7 @@ def test_failures_end_with_an_error_after_everything_is_written(tmp_path: Path) 
     text = SMALL.replace('method = "fedavg"', 'method = "adaptive_clipping"\noptions = { quantile = 7.0 }')
     experiment(tmp_path, text)
     with pytest.raises(DiscretionError, match=r"1 of 1 runs failed\n  adaptive_clipping-few-0: .*quantile"):
-        command.experiment(
+        experiments.experiment(
             str(tmp_path / "small.toml"),
             only=["adaptive_clipping"],
             seeds=1,
@@ -382,7 +386,7 @@ def test_the_model_of_selection_has_the_layers_that_are_printed() -> None:
     images = np.zeros((4, 1, 28, 28), dtype=np.uint8)
     split = datasets.Split(images, np.zeros(4, dtype=np.int64))
     blank = datasets.Dataset("blank", split, split, 10, "image", "made", mean=0.3, std=0.3)
-    model = models.build("discretion.experiments.models:selection_cnn", blank, 0)
+    model = models.build("discretion.experiments.paper_models:selection_cnn", blank, 0)
     shapes = [tuple(weight.shape[:2]) for weight in model.parameters() if weight.ndim > 1]
     assert shapes == [(16, 1), (32, 16), (512, 1568), (32, 512), (10, 32)]
 
@@ -390,16 +394,25 @@ def test_the_model_of_selection_has_the_layers_that_are_printed() -> None:
 def test_the_model_of_shakespeare_is_trained_by_compiled_code() -> None:
     text = datasets.Split(np.zeros((4, 12), dtype=np.uint8), np.zeros(4, dtype=np.int64))
     blank = datasets.Dataset("blank", text, text, 80, "text", "made")
-    model = models.build("discretion.experiments.models:lstm_small", blank, 0)
+    model = models.build("discretion.experiments.paper_models:lstm_small", blank, 0)
     assert sum(p.numel() for p in model.parameters()) == 24_784
     assert engine.sequence_of(model, 12) is not None
 
 
-def test_a_curve_has_the_look_and_the_axis_the_unit_that_are_given() -> None:
-    rounds, nothing = np.array([1, 2]), np.zeros(2)
-    plain = Curve("plain", rounds, np.array([5.0, 12.0]), nothing)
-    given = Curve("given", rounds, np.array([3.0, 30.0]), nothing, look=(4, 1))
-    shown = draw("spent", [plain, given], unit="")
-    assert f'stroke="{COLOURS[0]}"' in shown and f'stroke="{COLOURS[4]}"' in shown
-    assert shown.count(f'stroke-dasharray="{DASHES[1]}"') == 1
-    assert ">30<" in shown and "%" not in shown and ">30 %<" in draw("accuracy", [plain, given])
+def test_a_figure_has_a_line_for_each_row_named_where_it_ends(tmp_path: Path) -> None:
+    first, other = made(tmp_path)[:2]
+    together = {
+        "one <&>": [result(first, 0.5, 1.0), result(first, 0.7, 1.0)],
+        "two": [result(other, 0.3, 1.0)],
+    }
+    chart = accuracy(together)
+    assert chart.series[0].y == pytest.approx([0.1, 0.6]) and chart.series[0].spread[-1] == pytest.approx(
+        0.1 * math.sqrt(2)
+    )
+    drawn = ElementTree.fromstring(picture.draw("few & many", {"": chart}))
+    words = ["".join(found.itertext()) for found in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"few & many", "one <&> 60.0 %", "two 30.0 %", "Round"} <= set(words)
+    kinds = [found.get("class") for found in drawn.iter("{http://www.w3.org/2000/svg}path")]
+    assert kinds.count("line") == 2 and kinds.count("band") == 1
+    used = set(re.findall(r"var\((--[a-z0-9-]+)\)", picture.draw("", {"": chart})))
+    assert used <= set(picture.COLOURS)

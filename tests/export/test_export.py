@@ -13,19 +13,18 @@ from typing import Any
 
 import pytest
 
-from commands import Cli
-from discretion import journal
-from discretion.config import TrackConfig, make, read
 from discretion.errors import InputError
-from discretion.materials import load_data
-from discretion.report.reading import read_run
-from discretion.runs import RunFolder, name_of, prepare
-from discretion.track import Facts, Feed, open_tracker, tracking
-from discretion.track.facts import facts_of, plain
-from run_folders import keep_secret
-from stepping import Stepping
-
-ROUNDS = 8
+from discretion.export.facts import Facts, ascii_name, facts_of
+from discretion.export.feed import Feed, open_tracker, tracking
+from discretion.runs.config import TrackConfig, make, read
+from discretion.runs.folder import RunFolder
+from discretion.runs.history import read_history
+from discretion.runs.prepare import prepare
+from discretion.runs.read import read_run
+from support.commands import Cli
+from support.run_folders import keep_secret
+from support.small_run import ROUNDS
+from support.stepping import Stepping
 
 
 @pytest.fixture
@@ -56,15 +55,15 @@ class Kept:
 def test_what_goes_out_is_the_history_and_what_the_certificate_says(run: Path) -> None:
     kept = Kept()
     assert Feed(run, kept).finish() == "here" and kept.ends == [True]
-    history = journal.read(RunFolder(run).history)
+    history = read_history(RunFolder(run).history).lines
     curve = read_run(run).certificate.spending
     assert [number for number, _ in kept.rounds] == list(range(1, ROUNDS + 1))
     for (number, values), line in zip(kept.rounds, history, strict=True):
-        assert (values["accuracy"], values["loss"]) == (line["accuracy"], line["loss"])
+        assert (values["accuracy"], values["loss"]) == (line.accuracy, line.loss)
         at = curve.rounds.index(number)
         for k, name in enumerate(curve.classes):
-            assert values[f"spent/{plain(name)}"] == curve.epsilon[k, at]
-            assert values[f"share of budget/{plain(name)}"] == curve.epsilon[k, at] / curve.budget[k]
+            assert values[f"spent/{ascii_name(name)}"] == curve.epsilon[k, at]
+            assert values[f"share of budget/{ascii_name(name)}"] == curve.epsilon[k, at] / curve.budget[k]
 
 
 def test_nothing_else_goes_out(run: Path) -> None:
@@ -87,7 +86,7 @@ def test_nothing_else_goes_out(run: Path) -> None:
 def test_no_privacy_is_said_and_infinite_epsilons_are_not_sent(small_config: Path, tmp_path: Path) -> None:
     config = read(small_config, ["plan.method=fedavg", "train.accept_no_privacy=true"])
     folder = RunFolder(tmp_path / "bare")
-    prepare(config, folder, load_data(config))
+    prepare(config, folder)
     folder.history.write_text('{"round": 1, "accuracy": 0.5, "loss": NaN}\n{"round": 2}\n')
     kept = Kept()
     Feed(folder.path, kept).finish()
@@ -120,9 +119,9 @@ def test_each_round_goes_out_once_however_often_it_is_resumed(run: Path) -> None
 def test_csv(discretion: Cli, run: Path, tmp_path: Path) -> None:
     assert discretion("export", str(run)).code == 0
     rows = list(csv.DictReader((tmp_path / "run.csv").read_text(encoding="utf-8").splitlines()))
-    history = journal.read(RunFolder(run).history)
+    history = read_history(RunFolder(run).history).lines
     assert [(int(row["round"]), float(row["accuracy"])) for row in rows] == [
-        (line["round"], line["accuracy"]) for line in history
+        (line.round, line.accuracy) for line in history
     ]
     assert {row["run"] for row in rows} == {"run"} and rows[0]["method"] == "idp_fedavg"
     assert float(rows[-1]["share of budget/epsilon 4"]) <= 1
@@ -172,19 +171,19 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 def test_tensorboard(discretion: Cli, run: Path, tmp_path: Path) -> None:
     assert discretion("export", str(run), "--to", "tensorboard").code == 0
-    history = journal.read(RunFolder(run).history)
-    expected = [(line["round"], pytest.approx(line["accuracy"])) for line in history]
+    history = read_history(RunFolder(run).history).lines
+    expected: list[Any] = [(line.round, pytest.approx(line.accuracy)) for line in history]
     assert scalars(run / "tensorboard")["accuracy"] == expected
     for _ in range(2):  # what is there already is not written again
         discretion("export", str(run), "--to", "tensorboard", "--out", "board")
-    assert scalars(tmp_path / "board" / f"run-{name_of(RunFolder(run))}")["accuracy"] == expected
+    assert scalars(tmp_path / "board" / f"run-{read_run(RunFolder(run)).about.id}")["accuracy"] == expected
 
 
 def test_a_run_that_is_killed_and_resumed_is_tracked_once(small_config: Path, tmp_path: Path) -> None:
     """Rounds that were done without being tracked are made up for."""
-    folder, said = RunFolder(tmp_path / "run"), []
+    folder, said = RunFolder(tmp_path / "run"), list[str]()
     config = read(small_config, ["track.to=tensorboard", f"track.out={tmp_path / 'board'}"])
-    prepare(config, folder, load_data(config))
+    prepare(config, folder)
     how = read(folder.config).track
     with Stepping(folder.path) as process:
         with tracking(folder.path, how, said.append) as hand_on:
@@ -197,10 +196,10 @@ def test_a_run_that_is_killed_and_resumed_is_tracked_once(small_config: Path, tm
         process.until(6)
         hand_on()
         process.to_the_end()
-    history = journal.read(folder.history)
-    expected = [(line["round"], pytest.approx(line["accuracy"])) for line in history]
+    history = read_history(folder.history).lines
+    expected: list[Any] = [(line.round, pytest.approx(line.accuracy)) for line in history]
     assert len(expected) == ROUNDS and said == []
-    assert scalars(tmp_path / "board" / f"run-{name_of(folder)}")["accuracy"] == expected
+    assert scalars(tmp_path / "board" / f"run-{read_run(folder).about.id}")["accuracy"] == expected
 
 
 def test_runs_whose_folders_have_one_name_are_kept_apart(discretion: Cli, run: Path, tmp_path: Path) -> None:
@@ -226,8 +225,8 @@ def test_when_a_round_was_done_goes_out_only_where_it_tells_nothing(
     """By a clock that runs unevenly: rounds of a run with secret coins are a second apart all the same."""
     from mlflow import MlflowClient
 
-    from discretion.track.mlflow import MLflow
-    from discretion.track.tensorboard import TensorBoard
+    from discretion.export.mlflow import MLflow
+    from discretion.export.tensorboard import TensorBoard
 
     now = [2e9]
 
@@ -235,7 +234,7 @@ def test_when_a_round_was_done_goes_out_only_where_it_tells_nothing(
         now[0] += now[0] % 7 + 1.5
         return now[0]
 
-    monkeypatch.setattr("discretion.track.facts.time.time", clock)
+    monkeypatch.setattr("discretion.export.facts.time.time", clock)
     found: dict[str, list[list[float]]] = {}
     for name in ("open", "secret"):
         if name == "secret":
@@ -271,7 +270,7 @@ def test_rounds_with_secret_coins_go_out_when_training_ends(run: Path) -> None:
 def test_passwords_of_mlflow_are_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.exceptions import MlflowException
 
-    from discretion.track.mlflow import MLflow
+    from discretion.export.mlflow import MLflow
 
     address = "http://ann:hunter2@127.0.0.1:1"
     tracker = MLflow(address)
@@ -280,7 +279,7 @@ def test_passwords_of_mlflow_are_not_said(monkeypatch: pytest.MonkeyPatch) -> No
         raise MlflowException(f"API request to {address}/api failed")
 
     monkeypatch.setattr(tracker._client, "get_experiment_by_name", fail)
-    with pytest.raises(InputError, match=r"MLflow at http://127\.0\.0\.1:1 cannot") as problem:
+    with pytest.raises(InputError, match=r"cannot use MLflow at http://127\.0\.0\.1:1:") as problem:
         tracker.start(Facts("run", "id", {}))
     assert "hunter2" not in str(problem.value) and "ann:" not in str(problem.value)
 
@@ -290,7 +289,7 @@ def test_mlflow_that_fails_at_the_end_is_an_error_of_ours(
 ) -> None:
     from mlflow.exceptions import MlflowException
 
-    from discretion.track.mlflow import MLflow
+    from discretion.export.mlflow import MLflow
 
     tracker = MLflow(str(tmp_path / "mlruns"))
     feed = Feed(run, tracker)
@@ -299,14 +298,14 @@ def test_mlflow_that_fails_at_the_end_is_an_error_of_ours(
         raise MlflowException("gone")
 
     monkeypatch.setattr(tracker._client, "update_run", fail)
-    with pytest.raises(InputError, match="cannot be used: gone"):
+    with pytest.raises(InputError, match="cannot use MLflow at .*: gone"):
         feed.finish()
 
 
 def test_mlflow(discretion: Cli, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     nowhere = discretion("export", str(run), "--to", "mlflow")
-    assert nowhere.code == 2 and "say where MLflow is" in nowhere.err
+    assert nowhere.code == 2 and "no address for MLflow" in nowhere.err
     for _ in range(2):  # the same run again is the same run
         assert discretion("export", str(run), "--to", "mlflow", "--out", "mlruns").code == 0
     from mlflow import MlflowClient
@@ -317,11 +316,11 @@ def test_mlflow(discretion: Cli, run: Path, tmp_path: Path, monkeypatch: pytest.
     assert experiment
     (found,) = client.search_runs([experiment.experiment_id])
     assert found.info.status == "FINISHED" and found.info.run_name == "run"
-    assert found.data.tags["discretion.run"] == name_of(RunFolder(run))
+    assert found.data.tags["discretion.run"] == read_run(RunFolder(run)).about.id
     assert found.data.params["budget of epsilon 16"] == "16.0"
     logged = client.get_metric_history(found.info.run_id, "accuracy")
-    history = journal.read(RunFolder(run).history)
-    assert [(m.step, m.value) for m in logged] == [(line["round"], line["accuracy"]) for line in history]
+    history = read_history(RunFolder(run).history).lines
+    assert [(m.step, m.value) for m in logged] == [(line.round, line.accuracy) for line in history]
 
 
 # settings and failures
@@ -347,7 +346,7 @@ def test_a_package_that_is_missing_is_named(run: Path, monkeypatch: pytest.Monke
             raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[0])
         return genuine(name, *rest, **more)
 
-    for name in ("discretion.track.tensorboard", "discretion.track.mlflow"):
+    for name in ("discretion.export.tensorboard", "discretion.export.mlflow"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
     for to, package in (("tensorboard", "tensorboard"), ("mlflow", "mlflow"), ("parquet", "pyarrow")):
@@ -364,7 +363,7 @@ def test_a_tracker_that_fails_does_not_stop_the_training(run: Path, monkeypatch:
             raise InputError("the server is gone")
 
     said: list[str] = []
-    monkeypatch.setattr("discretion.track.open_tracker", lambda *_: Failing())
+    monkeypatch.setattr("discretion.export.feed.open_tracker", lambda *_: Failing())
     with tracking(run, TrackConfig(to="mlflow"), said.append) as hand_on:
         hand_on()
         hand_on()
@@ -376,6 +375,6 @@ def test_a_run_is_tracked_from_the_command_line(discretion: Cli, small_config: P
         "run", str(small_config), "--out", "new", "--track", "tensorboard", "--no-report", "--json"
     )
     assert done.code == 0
-    history = journal.read(RunFolder(tmp_path / "new").history)
-    logged = scalars(tmp_path / "new" / "tensorboard")["accuracy"]
-    assert logged == [(line["round"], pytest.approx(line["accuracy"])) for line in history]
+    history = read_history(RunFolder(tmp_path / "new").history).lines
+    logged: list[Any] = scalars(tmp_path / "new" / "tensorboard")["accuracy"]
+    assert logged == [(line.round, pytest.approx(line.accuracy)) for line in history]

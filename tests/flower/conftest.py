@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from network import Network
+from support.network import Network
 
 collect_ignore_glob = [] if find_spec("flwr") else ["test_*.py"]
 

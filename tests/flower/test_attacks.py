@@ -10,11 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from discretion import config
-from discretion.flower import project
-from discretion.flower.keys import write_certificates, write_node_key
-from discretion.materials import fitted, load_data, local_training, plan_of
-from discretion.messages import (
+from discretion.clients.messages import (
     Answer,
     AnyOrder,
     Join,
@@ -26,8 +22,12 @@ from discretion.messages import (
     sign,
     to_bytes,
 )
-from discretion.runs import set_up
-from network import Command, Network, free_port, until
+from discretion.flower import project
+from discretion.flower.cluster import write_certificates, write_node_key
+from discretion.runs import config
+from discretion.runs.build import fitted, load_data, local_training, plan_of
+from discretion.runs.prepare import build_task
+from support.network import Command, Network, free_port, until
 
 # nodes that have no business here, and what they say when they are not let in
 STRANGERS = {
@@ -82,7 +82,7 @@ from pathlib import Path
 
 from flwr.serverapp import ServerApp
 
-from discretion.flower.transport import FlowerTransport
+from discretion.flower.flower_transport import FlowerTransport
 
 app = ServerApp()
 
@@ -120,7 +120,7 @@ def submitted(network: Network, path: Path, folder: Path) -> None:
 def test_a_server_that_asks_for_more_than_was_agreed_on_is_refused(network: Network) -> None:
     network.renew(5)
     settings = config.read(network.folder / "config.toml", ["plan.rounds=4", "plan.rate=1.0"])
-    task = set_up(settings, load_data(settings))
+    task = build_task(settings, load_data(settings))
     plan = fitted(plan_of(settings, task.population), settings, task.clients.layers)
     other = replace(plan, phases=plan.phases[:2])
     local = Local(**asdict(local_training(settings)))
@@ -143,14 +143,17 @@ def test_a_server_that_asks_for_more_than_was_agreed_on_is_refused(network: Netw
         "the order has noise": (train(4, noise=0.01), model),
         "the order has clip": (train(4, clip=50.0), model),
         "joined with another plan": (train(4, plan=other.digest()), model),
-        "joined by another order": (join(plan=other.digest()), other.to_json().encode()),
-        "'cnn_small' is not approved": (join(run="s", model="cnn_small"), text),
-        "by another order": (train(3, key=4), model),
-        "out of order": (train(2), model),
+        "joined with another order": (join(plan=other.digest()), other.to_json().encode()),
+        "model 'cnn_small' not listed": (join(run="s", model="cnn_small"), text),
+        "before, by another order": (train(3, key=4), model),
+        "expected round 3 or later": (train(2), model),
         "is not in the plan of 4 rounds": (train(8), model),
         "turn 2 of round 4": (train(4, turn=1), model),
-        "other local training": (train(4, local=local.model_copy(update={"epochs": 9})), model),
-        "for another client": (train(4, client="c1"), model),
+        "local training is not the one agreed on": (
+            train(4, local=local.model_copy(update={"epochs": 9})),
+            model,
+        ),
+        "addressed to another client": (train(4, client="c1"), model),
     }
     (refused,) = sent(network, list(attacks.values()))
     for reason, answer in zip(attacks, refused, strict=True):

@@ -1,15 +1,17 @@
 """Runs on Flower, with a real SuperLink, nodes and guards on loopback, TLS and node keys."""
 
+import html
+
 import numpy as np
 import pytest
 
-from checks import check_noise, check_same_as_in_one_process
-from discretion.accounting.spent import TIGHT
-from discretion.messages import AnyOrder
-from discretion.plan import Plan
-from discretion.runs import RunFolder
-from kills import killed_run
-from network import Network
+from discretion.accounting.accountant import TIGHT
+from discretion.clients.messages import AnyOrder
+from discretion.plan.plan import Plan
+from discretion.runs.folder import RunFolder
+from support.flower_checks import check_noise, check_same_as_in_one_process
+from support.kills import killed_run
+from support.network import Network
 
 
 def test_a_run_on_flower_is_the_run_in_one_process(network: Network) -> None:
@@ -39,7 +41,8 @@ def test_a_budget_that_ends_early_refuses_from_that_round_on(network: Network) -
         assert ledger.spent()[0] == pytest.approx(lowered[0])
     network.do("report", "early")
     report = (network.folder / "early" / "report.html").read_text()
-    assert "c2 in early from round 3" in report and "its budget does not allow round 3" in report
+    assert "c2 in early from round 3" in report
+    assert "the client's budget does not allow round 3" in html.unescape(report)
 
 
 def test_lost_replies_never_leave_less_noise_than_planned(network: Network) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kills import VICTIMS, killed_run
-from network import Network
+from support.kills import VICTIMS, killed_run
+from support.network import Network
 
 TIMES = 20
 
@@ -11,7 +11,7 @@ TIMES = 20
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_killed_20_times_at_random_moments(victim: str, network: Network) -> None:
     network.renew(None)
-    killed, runs = 0, []
+    killed, runs = 0, list[str]()
     while killed < TIMES:
         runs.append(f"{victim.replace(' ', '-')}-{len(runs)}")
         killed += killed_run(network, runs[-1], [victim] * (TIMES - killed))

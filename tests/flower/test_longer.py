@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from checks import check_noise, check_same_as_in_one_process
-from network import SETTINGS, Network
+from support.flower_checks import check_noise, check_same_as_in_one_process
+from support.network import SETTINGS, Network
 
 
 def test_a_run_on_fashion_mnist_is_the_run_in_one_process(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 import safetensors.numpy
 
 from discretion.accounting import Certificate
-from discretion.ledger import Ledger
-from network import SETTINGS, Command
+from discretion.ledger.ledger import Ledger
+from support.network import SETTINGS, Command
 
 pytest.importorskip("ray", reason="Flower's simulation is an extra: make test-deployment")
 

@@ -6,9 +6,9 @@ from unittest.mock import Mock
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from discretion.flower import transport
-from discretion.flower.relay import packed
-from discretion.flower.transport import FlowerTransport
+from discretion.flower import flower_transport
+from discretion.flower.client_app import packed
+from discretion.flower.flower_transport import FlowerTransport
 
 
 def node(name: str, number: int) -> SimpleNamespace:
@@ -33,7 +33,7 @@ def answered(content: RecordDict | None) -> SimpleNamespace:
 def test_what_is_no_answer_is_lost(
     content: RecordDict | None, found: list[tuple[int, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "Message", Mock())
+    monkeypatch.setattr(flower_transport, "Message", Mock())
     grid = Mock()
     grid.get_nodes.return_value = [node("c0", 7)]
     grid.push_messages.return_value = ["asked"]

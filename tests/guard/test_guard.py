@@ -2,9 +2,11 @@
 
 import hashlib
 import socket
+import sqlite3
 import stat
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -16,15 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from discretion import frames
 from discretion.accounting import certify
-from discretion.clients.training import Schedule
-from discretion.errors import ConfigError, DataError, InputError, LedgerError
-from discretion.guard import checks, policy
-from discretion.guard.data import own_records
-from discretion.guard.keeper import Guard
-from discretion.guard.serve import serve
-from discretion.messages import (
+from discretion.clients import transport
+from discretion.clients.messages import (
     Answer,
     AnyOrder,
     Finish,
@@ -40,12 +36,19 @@ from discretion.messages import (
     verified,
     write_key,
 )
-from discretion.phase import Clipping, Phase, Quantile
-from discretion.pick import Reading
-from discretion.plan import Plan
-from discretion.records import dump
-from guard_process import Process
-from guarding import (
+from discretion.clients.training import Schedule
+from discretion.errors import ConfigError, DataError, InputError, LedgerError
+from discretion.guard import checks, policy
+from discretion.guard.data import own_records
+from discretion.guard.guard import Guard
+from discretion.guard.serve import serve
+from discretion.jsonfile import dump
+from discretion.ledger.releases import Releases
+from discretion.plan.phase import Clipping, Phase, Quantile
+from discretion.plan.plan import Plan
+from discretion.plan.selection_rules import Reading
+from support.guard_process import Process
+from support.guarding import (
     DATA,
     HOLDINGS,
     KEY,
@@ -130,7 +133,7 @@ def test_the_same_order_gets_the_same_bytes_and_is_charged_once(guard: Guard, tm
     assert spent_of(tmp_path, ME) == spent
     assert ask(guard, order(2))[1] != first[1] and spent_of(tmp_path, ME) > spent
     gone = ask(guard, order(1))[0]
-    assert gone.kind == "refused" and "not done again" in gone.reason
+    assert gone.kind == "refused" and "not made again" in gone.reason
 
 
 def test_a_guard_that_starts_again_goes_on(guard: Guard, tmp_path: Path) -> None:
@@ -158,22 +161,28 @@ def test_rounds_in_which_it_was_not_asked_count(guard: Guard, tmp_path: Path) ->
 
 OTHER = replace(PLAN, phases=(replace(PLAN.phases[0], rounds=7),))
 ATTACKS: dict[str, tuple[AnyOrder, str]] = {
-    "less noise": (order(2, noise=1.0), "the order has noise 1, the plan 4"),
-    "no noise": (order(2, noise=0.0), "the order has noise 0, the plan 4"),
-    "a larger clip": (order(2, clip=50.0), "the order has clip 50, the plan 0.25"),
+    "less noise": (order(2, noise=1.0), "the order has noise 1, the plan has 4"),
+    "no noise": (order(2, noise=0.0), "the order has noise 0, the plan has 4"),
+    "a larger clip": (order(2, clip=50.0), "the order has clip 50, the plan has 0.25"),
     "another plan": (order(2, OTHER), "joined with another plan"),
     "a plan of twice the rounds": (order(12), "round 12 is not in the plan of 6 rounds"),
     "a round before the first": (order(0), "round 0 is not in the plan"),
     "a replayed round of other content": (order(1, key=10), "by another order"),
     "a second turn": (order(1, turn=1), "turn 2 of round 1 is not in the plan"),
     "a negative turn": (order(2, turn=-1), "turn 0 of round 2 is not in the plan"),
-    "other local training": (order(2, local=asdict(replace(LOCAL, epochs=2))), "other local training"),
+    "other local training": (order(2, local=asdict(replace(LOCAL, epochs=2))), "is not the one agreed on"),
     "another run": (order(2, run="s"), "has not joined run s"),
-    "another client's order": (order(2, client="c0"), "for another client"),
-    "a statistic": (Read(**about(), round=2, rule="norm", bound=1.0, noise=1.0), "no statistic"),
-    "a second plan for the run": (join(OTHER), "joined by another order"),
-    "an end before what was done": (Finish(**about(), rounds=0), "cannot end after round 0"),
-    "an end after the plan": (Finish(**about(), rounds=7), "cannot end after round 7"),
+    "another client's order": (order(2, client="c0"), "addressed to another client"),
+    "a statistic": (
+        Read(**about(), round=2, rule="norm", bound=1.0, noise=1.0),
+        "statistic is not in the plan",
+    ),
+    "a second plan for the run": (join(OTHER), "joined with another order"),
+    "an end before what was done": (
+        Finish(**about(), rounds=0),
+        "cannot finish after round 0: expected 1 to 6",
+    ),
+    "an end after the plan": (Finish(**about(), rounds=7), "cannot finish after round 7"),
 }
 
 
@@ -207,7 +216,7 @@ def test_a_round_out_of_order_is_refused(guard: Guard, tmp_path: Path) -> None:
     ask(guard, order(3))
     before = record(tmp_path)
     answer, _ = ask(guard, order(2))
-    assert answer.reason == "round 2 is out of order: 3 are on record" and record(tmp_path) == before
+    assert answer.reason == "expected round 3 or later of run r, got 2" and record(tmp_path) == before
 
 
 def test_only_the_operator_that_joined_a_run_may_go_on_with_it(tmp_path: Path) -> None:
@@ -217,10 +226,12 @@ def test_only_the_operator_that_joined_a_run_may_go_on_with_it(tmp_path: Path) -
     guard = guard_of(tmp_path, ME, **REAL, operators=operators)
     assert enter(guard).kind == "done"
     before = record(tmp_path)
-    assert ask(guard, order(1), key=STRANGER)[0].reason.startswith("this key is not one of an operator")
-    assert ask(guard, order(1), key=other)[0].reason == "run r was joined by another key"
+    assert (
+        ask(guard, order(1), key=STRANGER)[0].reason == "operator key not listed in this guard's [operators]"
+    )
+    assert ask(guard, order(1), key=other)[0].reason == "run r was joined with another operator key"
     text = PLAN.to_json().encode()
-    assert "by another order" in ask(guard, join(), text, other)[0].reason
+    assert "with another order" in ask(guard, join(), text, other)[0].reason
     good = sign(encode(order(1), ZERO), KEY)
     for at in (0, 40, 100, len(good) - 1):  # the key, the signature, the header, the model
         changed = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
@@ -289,16 +300,68 @@ def test_nothing_of_an_error_inside_leaves(
         raise ValueError("the patient's name")
 
     with monkeypatch.context() as patch:
-        patch.setattr("discretion.guard.keeper.hand_out", fails)
+        patch.setattr("discretion.guard.guard.hand_out", fails)
         answer, body = ask(guard, order(1))
     assert answer.kind == "refused" and "patient" not in answer.reason and body == b""
-    assert "not done again" in ask(guard, order(1))[0].reason  # it was begun, and so it counts
+    assert "not made again" in ask(guard, order(1))[0].reason  # it was begun, and so it counts
     assert ask(guard, order(2))[0].kind == "done"
     with ledger_of(tmp_path, ME) as ledger:
         assert ledger.states("r") == [(1, "committed"), (2, "committed")]
 
 
+def test_a_seeded_guard_makes_an_interrupted_answer_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same numbers as without the interruption: seeded noise is for simulations that resume."""
+
+    def fails(*_: object) -> None:
+        raise ValueError
+
+    plan, bodies = plan_of(own_pools(6)), []
+    for name in ("whole", "interrupted"):
+        (tmp_path / name).mkdir()
+        guard = guard_of(tmp_path / name, ME)
+        assert enter(guard, plan).kind == "done"
+        if name == "interrupted":
+            with monkeypatch.context() as patch:
+                patch.setattr("discretion.guard.guard.hand_out", fails)
+                assert ask(guard, order(1, plan))[0].kind == "refused"
+        bodies.append(ask(guard, order(1, plan)))
+        guard.close()
+    assert bodies[0][0].kind == "done" and bodies[0] == bodies[1]
+
+
+def test_a_store_that_fails_is_a_refusal_without_its_words(guard: Guard, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "c1" / "guard" / "releases.sqlite")) as db:
+        db.execute("DROP TABLE release")
+    answer, body = ask(guard, order(1))
+    assert (answer.reason, body) == ("the client's ledger refuses this order", b"")
+
+
+def test_releases_of_another_version_are_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / "releases.sqlite"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 7")
+    with pytest.raises(LedgerError, match="found version 7"):
+        Releases(path)
+
+
 # joining
+
+
+@pytest.mark.parametrize("text", [b"{}", b"\xff"])
+def test_a_plan_that_cannot_be_read_is_refused(tmp_path: Path, text: bytes) -> None:
+    guard = guard_of(tmp_path, ME, **REAL)
+    before = record(tmp_path)
+    assert "unreadable plan" in ask(guard, join(), text)[0].reason and record(tmp_path) == before
+    guard.close()
+
+
+def test_a_declared_size_that_is_not_true_is_in_the_owners_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard_of(tmp_path, ME, **REAL, size=41).close()
+    assert "the policy says 41 records, found 40" in caplog.text
 
 
 def steps(**more: Any) -> Phase:
@@ -315,12 +378,27 @@ def unchecked(**more: Any) -> Local:
 
 
 JOINS: dict[str, tuple[dict[str, Any], Plan, dict[str, Any], str]] = {
-    "an unknown model": ({}, PLAN, {"model": "mlp"}, "'mlp' is not approved"),
-    "code of the operator's": ({}, PLAN, {"model": "os:getcwd"}, "'os:getcwd' is not approved"),
-    "other parameters": ({}, PLAN, {"shapes": "0" * 64}, "other parameters"),
-    "a model that the owner did not mean": ({"models": {"linear": "1" * 64}}, PLAN, {}, "other parameters"),
-    "a larger model": ({"ceilings": {"parameters": 649}}, PLAN, {}, "650 parameters, too many"),
-    "another size": ({"size": 40}, PLAN, {"size": 41}, "counted with 41 records"),
+    "an unknown model": ({}, PLAN, {"model": "mlp"}, "model 'mlp' not listed"),
+    "code of the operator's": ({}, PLAN, {"model": "os:getcwd"}, "model 'os:getcwd' not listed"),
+    "other parameters": ({}, PLAN, {"shapes": "0" * 64}, "other parameter shapes"),
+    "a model that the owner did not mean": (
+        {"models": {"linear": "1" * 64}},
+        PLAN,
+        {},
+        "other parameter shapes",
+    ),
+    "a larger model": (
+        {"ceilings": {"parameters": 649}},
+        PLAN,
+        {},
+        "650 parameters, more than the policy allows",
+    ),
+    "another size": (
+        {"size": 40},
+        PLAN,
+        {"size": 41},
+        "counts this client with 41 records, the policy says 40",
+    ),
     "many epochs": ({}, PLAN, {"local": agreed(epochs=11)}, "11 epochs"),
     "many steps of local training": (
         {},
@@ -328,63 +406,93 @@ JOINS: dict[str, tuple[dict[str, Any], Plan, dict[str, Any], str]] = {
         {"local": agreed(epochs=0, steps=1001)},
         "1001 steps of local",
     ),
-    "neither epochs nor steps": ({}, PLAN, {"local": unchecked(epochs=0)}, "for epochs or for steps"),
-    "both epochs and steps": ({}, PLAN, {"local": unchecked(steps=1)}, "for epochs or for steps"),
-    "a growing rate": ({}, PLAN, {"local": agreed(schedule=Schedule("decay", 1.1))}, "factor 0 to 1"),
+    "neither epochs nor steps": ({}, PLAN, {"local": unchecked(epochs=0)}, "either epochs or steps"),
+    "both epochs and steps": ({}, PLAN, {"local": unchecked(steps=1)}, "either epochs or steps"),
+    "a growing rate": (
+        {},
+        PLAN,
+        {"local": agreed(schedule=Schedule("decay", 1.1))},
+        "factor above 0 and at most 1",
+    ),
     "rates below 0": ({}, PLAN, {"local": agreed(learning_rate=-1.0)}, "at least 0"),
-    "many rounds": ({"ceilings": {"rounds": 5}}, PLAN, {}, "has 6 rounds, it takes at most 5"),
-    "a high rate": ({"ceilings": {"rate": 0.5}}, PLAN, {}, "has rate 1, it takes at most 0.5"),
+    "many rounds": (
+        {"ceilings": {"rounds": 5}},
+        PLAN,
+        {},
+        "rounds: this plan has 6, the policy allows at most 5",
+    ),
+    "a high rate": (
+        {"ceilings": {"rate": 0.5}},
+        PLAN,
+        {},
+        "sampling rate: this plan has 1.0, the policy allows at most 0.5",
+    ),
     "many turns": (
         {},
         plan_of(own_pools(1, turns=np.full(5, 2)), randomness="cryptographic"),
         {},
-        "2 turns in a round",
+        "turns in a round: this plan has 2, the policy allows at most 1",
     ),
     "turns in many rounds": (
         {"ceilings": {"rate": 0.5}},
         cryptographic(plan_of(own_pools(6, turns=np.ones(5, np.int64)))),
         {},
-        "turns in 6 of 6 rounds",
+        "share of rounds with turns: this plan has 1.0",
     ),
-    "another adjacency": ({"adjacency": "replace"}, PLAN, {}, "protects a client (replace), this plan"),
+    "another adjacency": (
+        {"adjacency": "replace"},
+        PLAN,
+        {},
+        "protects a client (replace), this plan protects a client (add_remove)",
+    ),
     "another unit": ({}, cryptographic(plan_of(steps(), noise_at="steps")), {}, "protects a client"),
-    "nobody colluding": ({}, replace(PLAN, colluding=0), {}, "against 0 clients together, not 1"),
+    "nobody colluding": (
+        {},
+        replace(PLAN, colluding=0),
+        {},
+        "against 0 colluding clients, not the policy's 1",
+    ),
     "many steps": (
         {"unit": "record"},
         plan_of(steps(steps=1001), noise_at="steps", randomness="cryptographic"),
         {},
-        "1001 steps in a turn",
+        "steps in a turn: this plan has 1001",
     ),
-    "a weaker promise": ({}, replace(PLAN, promise="clients"), {}, "promises against clients"),
+    "a weaker promise": (
+        {},
+        replace(PLAN, promise="clients"),
+        {},
+        "promises against clients, the policy asks for server",
+    ),
     "a share of noise that the server sees": (
         {"against": "clients"},
         replace(PLAN, promise="clients"),
         {},
-        "trusts no server",
+        "which the policy does not trust",
     ),
     "a server's noise": (
         {"against": "clients"},
         replace(PLAN, promise="clients", noise_at="server"),
         {},
-        "trusts no server",
+        "which the policy does not trust",
     ),
     "a secure sum": (
         {"against": "clients"},
         replace(PLAN, promise="clients", noise_at="secure_sum"),
         {},
-        "trusts no server without one",
+        "neither secure_sum nor trust_server",
     ),
     "a secure sum against the server": (
         {"trust_server": True},
         replace(PLAN, noise_at="secure_sum"),
         {},
-        "without one it promises nothing against the server",
+        "this plan does not protect from the server",
     ),
     "bits of clipping": (
         {"against": "clients", "trust_server": True},
         replace(PLAN, promise="clients", noise_at="server", clipping=Clipping(quantile=Quantile())),
         {},
-        "within their clips",
+        "adapts clips to whether updates were within them",
     ),
     "noise from a seed": ({}, replace(PLAN, randomness="seeded"), {}, "randomness is seeded"),
     "a statistic that is not named": (
@@ -396,7 +504,7 @@ JOINS: dict[str, tuple[dict[str, Any], Plan, dict[str, Any], str]] = {
             reading=Reading("norm", 2, 1.0),
         ),
         {},
-        "which it does not tell",
+        "which the policy's statistics do not list",
     ),
     "layers of another model": (
         {},
@@ -404,18 +512,18 @@ JOINS: dict[str, tuple[dict[str, Any], Plan, dict[str, Any], str]] = {
         {},
         "layers have 651 parameters",
     ),
-    "another plan than it names": ({}, PLAN, {"plan": "2" * 64}, "another one than the order names"),
+    "another plan than it names": ({}, PLAN, {"plan": "2" * 64}, "digest is not the one in the order"),
     "a plan without it": (
         {},
         replace(PLAN, clients=("c0", "x", "c2", "c3", "c4")),
         {},
-        "does not have this client",
+        "does not list this client",
     ),
     "more than its budget": (
         {},
         cryptographic(plan_of(own_pools(6, 0.3))),
         {},
-        "its budget does not allow this plan",
+        "the client's budget does not allow this plan",
     ),
     "a statistic read raw": (
         {"unit": "record", "statistics": ["norm"]},
@@ -426,7 +534,7 @@ JOINS: dict[str, tuple[dict[str, Any], Plan, dict[str, Any], str]] = {
             reading=Reading("norm", 2, 1.0),
         ),
         {},
-        "its budget does not allow this plan",
+        "the client's budget does not allow this plan",
     ),
 }
 
@@ -448,7 +556,7 @@ def test_nobody_can_find_out_how_many_records_there_are(tmp_path: Path) -> None:
     guard = guard_of(tmp_path, ME, **REAL)  # it has 40
     costly = cryptographic(plan_of(own_pools(6, 0.3)))
     answers = {enter(guard, costly, f"r{size}", size=size).reason for size in (1, 39, 40, 41)}
-    assert answers == {"its budget does not allow this plan"}
+    assert answers == {"the client's budget does not allow this plan"}
     guard.close()
 
 
@@ -456,10 +564,10 @@ def test_a_stricter_policy_holds_for_runs_that_were_joined_before(guard: Guard, 
     ask(guard, order(1))
     guard.close()
     for stricter, reason in (
-        ({"ceilings": {"rounds": 5}}, "has 6 rounds, it takes at most 5"),
+        ({"ceilings": {"rounds": 5}}, "this plan has 6, the policy allows at most 5"),
         ({"unit": "record"}, "protects a record"),
-        ({"models": {}}, "'linear' is not approved"),
-        ({"ceilings": {"epochs": 1, "parameters": 9}}, "too many"),
+        ({"models": {}}, "model 'linear' not listed"),
+        ({"ceilings": {"epochs": 1, "parameters": 9}}, "more than the policy allows"),
     ):
         again = guard_of(tmp_path, ME, **REAL, **stricter)
         before = record(tmp_path)
@@ -476,7 +584,7 @@ def test_what_other_runs_may_still_spend_is_not_given_twice(guard: Guard, tmp_pa
     alone = certify(big, PEOPLE).spent[ME]
     first = certify(PLAN, PEOPLE).spent[ME]
     assert first > 0 and alone < PEOPLE.epsilon[ME]
-    assert enter(guard, big, "s").reason == "its budget does not allow this plan"
+    assert enter(guard, big, "s").reason == "the client's budget does not allow this plan"
     assert "spent" not in enter(guard, big, "t").reason  # what was spent elsewhere is not told
 
 
@@ -488,7 +596,7 @@ def test_the_noise_of_others_is_not_counted_against_a_server(tmp_path: Path) -> 
     crowd = replace(plan, clients=names, phases=(many,))
     guard = guard_of(tmp_path, ME, **REAL)
     assert enter(guard, plan).kind == "done"
-    assert enter(guard, crowd, "s").reason == "its budget does not allow this plan"
+    assert enter(guard, crowd, "s").reason == "the client's budget does not allow this plan"
     guard.close()
 
 
@@ -498,7 +606,7 @@ def test_an_operator_that_asks_more_often_than_by_coins_is_refused(tmp_path: Pat
     assert enter(guard, plan).kind == "done"
     answers = [ask(guard, order(t, plan))[0] for t in range(1, 9)]
     assert [answer.kind for answer in answers] == ["done"] * 6 + ["refused", "done"]  # 0.05^7 < 1e-9
-    assert answers[6].reason == "asked 7 times in 7 rounds, where the plan's coins would ask 0.3 times"
+    assert answers[6].reason == "asked 7 times in 7 rounds, where the plan's sampling rates expect 0.3"
     with ledger_of(tmp_path, ME) as ledger:
         assert len(ledger.states("r")) == 8
     guard.close()
@@ -522,7 +630,7 @@ def test_by_the_adaptive_rule_it_refuses_round_by_round(tmp_path: Path) -> None:
     granted = kinds.count("done")
     assert 5 < granted < 50 and kinds == ["done"] * granted + ["refused"] * (50 - granted)
     assert spent_of(tmp_path, ME) <= PEOPLE.epsilon[ME]
-    assert ask(guard, order(50, plan))[0].reason == "its budget does not allow round 50"
+    assert ask(guard, order(50, plan))[0].reason == "the client's budget does not allow round 50"
     guard.close()
 
 
@@ -534,7 +642,7 @@ def test_outside_its_hours_only_what_was_handed_out_is_handed_out_again(tmp_path
     first = ask(guard, order(1))
     now = datetime(2026, 1, 5, 18)
     before = record(tmp_path)
-    assert ask(guard, order(2))[0].reason == "it may be asked from 08:00 to 18:00 only"
+    assert ask(guard, order(2))[0].reason == "orders are accepted only from 08:00 to 18:00"
     assert "from 08:00" in enter(guard, run="s").reason
     assert ask(guard, order(1)) == first and record(tmp_path) == before
     night = said.model_copy(update={"hours": "22:00-06:00"})
@@ -572,6 +680,19 @@ def test_a_statistic_has_its_noise_and_is_paid_for(tmp_path: Path) -> None:
     guard.close()
 
 
+def test_no_statistic_is_read_in_a_round_without_a_turn(tmp_path: Path) -> None:
+    others = steps(turns=np.where(np.arange(5) == ME, 0, 1), read=np.full(5, 200.0))
+    reading = Reading("norm", 2, 0.5)
+    plan = plan_of(others, noise_at="steps", randomness="cryptographic", reading=reading)
+    guard = guard_of(tmp_path, ME, **REAL, statistics=["norm"], unit="record")
+    assert enter(guard, plan).kind == "done"
+    asked = Read(**about(plan), round=1, rule="norm", bound=0.5, noise=200.0 * reading.sensitivity)
+    before = record(tmp_path)
+    assert ask(guard, asked)[0].reason == "the plan does not ask this client in round 1"
+    assert record(tmp_path) == before
+    guard.close()
+
+
 # policies and data
 
 
@@ -583,6 +704,9 @@ def test_a_policy_that_cannot_be_used_is_refused_with_all_that_is_wrong(tmp_path
         assert part in str(problem.value)
     with pytest.raises(ConfigError, match="cannot read"):
         policy.read(tmp_path / "none.toml")
+    path.write_text("client =")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        policy.read(path)
 
 
 def test_a_budget_cannot_be_raised_by_the_policy_alone(guard: Guard, tmp_path: Path) -> None:
@@ -608,6 +732,7 @@ def test_a_guard_opens_its_own_records_only(tmp_path: Path) -> None:
     found = own_records(policy.read(policy_of(tmp_path, ME)).data)
     np.testing.assert_array_equal(found.train.inputs, DATA.train.inputs[HOLDINGS.of(ME)])
     assert len(found.test.labels) == 0
+    assert len(own_records(policy.Data(name="digits")).train.labels) == len(DATA.train.labels)
 
 
 def test_keys_are_for_their_owner_only(tmp_path: Path) -> None:
@@ -650,18 +775,18 @@ def test_the_door_is_its_own_users_and_stays_open_whatever_comes(tmp_path: Path)
 
 
 def test_a_group_gets_no_socket_that_it_cannot_reach(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the group users cannot reach"):
+    with pytest.raises(InputError, match="group users cannot reach"):
         serve(policy.read(policy_of(tmp_path, ME, group="users")))
 
 
 def test_frames_take_no_more_than_is_allowed() -> None:
     one, other = socket.socketpair()
     with one, other:
-        frames.send(one, b"12345", 1.0)
-        assert frames.receive(other, 5, 1.0) == b"12345"
-        frames.send(one, b"123456", 1.0)
+        transport.send(one, b"12345", 1.0)
+        assert transport.receive(other, 5, 1.0) == b"12345"
+        transport.send(one, b"123456", 1.0)
         with pytest.raises(Exception, match="longer than the 5"):
-            frames.receive(other, 5, 1.0)
+            transport.receive(other, 5, 1.0)
 
 
 def test_local_training_says_all_that_matters() -> None:
@@ -669,7 +794,7 @@ def test_local_training_says_all_that_matters() -> None:
 
 
 def test_the_policy_in_the_guide_can_be_used(tmp_path: Path) -> None:
-    guide = (Path(__file__).parent.parent / "docs" / "operating.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
     shown = guide.split("```toml\n")[1].split("```")[0]
     (tmp_path / "GUARD.toml").write_text(shown.replace("7f3c…", "7f" * 32))
     said = policy.read(tmp_path / "GUARD.toml")

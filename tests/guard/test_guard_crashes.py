@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from discretion.accounting import certify
-from discretion.orders import Order
-from guard_process import Process
-from guarding import (
+from discretion.training.orders import Order
+from support.guard_process import Process
+from support.guarding import (
     PEOPLE,
     cryptographic,
     ledger_of,
@@ -27,7 +27,7 @@ PLAN = cryptographic(plan_of(own_pools(40)))
 # it dies if it is told to by a file, and then once
 DIE = """import os, signal
 from pathlib import Path
-from discretion.guard import keeper
+from discretion.guard import guard
 
 def die():
     if Path({armed!r}).exists():
@@ -51,12 +51,12 @@ def after(owner, name):
 """
 # where the guard dies, what is on disk by then, and how often that is tried
 POINTS = {
-    "before it is reserved": ("before(keeper.Ledger, 'reserve')", "nothing", 3),
-    "between reserve and begin": ("before(keeper.Releases, 'begin')", "reserved", 3),
-    "during training": ("before(keeper.LocalClients, 'updates')", "begun", 20),
-    "between reserve and commit": ("before(keeper.Releases, 'keep')", "begun", 20),
-    "between keeping and commit": ("before(keeper.Ledger, 'commit')", "kept", 3),
-    "between commit and reply": ("after(keeper.Guard, '_keep')", "kept", 20),
+    "before it is reserved": ("before(guard.Ledger, 'reserve')", "nothing", 3),
+    "between reserve and begin": ("before(guard.Releases, 'begin')", "reserved", 3),
+    "during training": ("before(guard.LocalClients, 'updates')", "begun", 20),
+    "between reserve and commit": ("before(guard.Releases, 'keep')", "begun", 20),
+    "between keeping and commit": ("before(guard.Ledger, 'commit')", "kept", 3),
+    "between commit and reply": ("after(guard.Guard, '_release')", "kept", 20),
 }
 
 
@@ -87,7 +87,7 @@ def test_killed_at_a_point(point: str, tmp_path: Path) -> None:
             again = [part.change.tobytes() for _ in range(2) for part in clients.updates(order(round_))]
             assert len(again) == (0 if on_disk == "begun" else 2) and len(set(again)) <= 1
             if on_disk == "begun":
-                assert "not done again" in clients.heard[-1].refused["c0"]
+                assert "not made again" in clients.heard[-1].refused["c0"]
             made += again[:1]
         (last,) = clients.updates(order(times + 2))
         made.append(last.change.tobytes())

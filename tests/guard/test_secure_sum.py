@@ -11,12 +11,12 @@ from discretion.accounting import certify
 from discretion.clients.remote import RemoteClients
 from discretion.errors import PlanError
 from discretion.methods import make_plan
-from discretion.orders import Order, Shares
-from discretion.plan import Plan
-from discretion.population import Population
-from discretion.release import missing_noise
-from discretion.train import State
-from guarding import (
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.training.loop import State
+from discretion.training.orders import Order, Shares
+from discretion.training.release import missing_noise
+from support.guarding import (
     PEOPLE,
     Direct,
     cryptographic,
@@ -52,7 +52,7 @@ def still(
 def test_guards_flip_the_coins_of_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With next to no noise, the model is the one that a process with the same seed makes."""
     plan = secure(5, noise=1e-7)
-    monkeypatch.setattr("guarding.PEOPLE", replace(PEOPLE, epsilon=np.full(5, np.inf)))
+    monkeypatch.setattr("support.guarding.PEOPLE", replace(PEOPLE, epsilon=np.full(5, np.inf)))
     settings = TRUSTING | {"epsilon": np.inf}
     clients = remote(Direct({f"c{i}": guard_of(tmp_path, i, **settings) for i in range(5)}), plan)
     there = trained(plan, clients, tmp_path / "there", shares="top_up")
@@ -111,14 +111,14 @@ def test_shares_and_what_is_missing_are_the_planned_noise_or_more() -> None:
         (phase,) = plan.phases
         enough = 5 - int(dropout * 5 + 1e-9)
         for came in range(6):
-            shares = np.arange(5) < came
+            shares = (np.arange(5) < came).astype(np.int64)
             total = came * plan.own_noise(phase)[0] ** 2 / NOISE**2 + missing_noise(plan, phase, shares)
             assert total == pytest.approx(max(1.0, came / enough))
 
 
 def test_drop_outs_are_for_secure_sums_and_not_all_may_drop_out() -> None:
     for plan, dropout in ((secure(1), 1.0), (secure(1), -0.1), (plan_of(one_pool(1)), 0.1)):
-        with pytest.raises(PlanError, match="drop-outs are at least 0 and below 1"):
+        with pytest.raises(PlanError, match="dropout must be at least 0 and below 1"):
             replace(plan, dropout=dropout)
     plan = secure(1, dropout=0.25)
     again = Plan.from_json(plan.to_json())
@@ -143,4 +143,4 @@ def test_a_guard_with_a_secure_sum_joins_against_the_server(tmp_path: Path) -> N
     assert clients.join() == {}
     (tmp_path / "none").mkdir()
     refused = remote(Direct({"c0": guard_of(tmp_path / "none", 0, test_seed=None)}), plan).join()
-    assert "needs a secure sum" in refused["c0"]
+    assert "without a secure sum" in refused["c0"]

@@ -2,9 +2,10 @@
 
 import functools
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,16 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discretion.accounting import Pld, certify, filter, noise_multiplier, renyi
-from discretion.book import Rule
+from discretion.arrays import Floats
 from discretion.errors import BudgetError, LedgerError
-from discretion.ledger import Ledger
-from discretion.orders import Order, Updates
-from discretion.phase import Phase
-from discretion.pick import Reading
-from discretion.plan import Plan
-from discretion.population import Floats, Population
-from discretion.steps import Steps
-from discretion.train import State, train
+from discretion.ledger.ledger import Ledger
+from discretion.ledger.store import Rule
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.plan.selection_rules import Reading
+from discretion.plan.steps import Steps
+from discretion.training.loop import State, train
+from discretion.training.orders import Order, Updates
+from support.training_clients import UpdatesOnly
 
 DELTA = 1e-5
 Entry = tuple[float, float, int]  # rate, multiplier and number of steps
@@ -80,7 +83,7 @@ def test_exactly_the_round_that_would_pass_a_budget_is_refused_whatever_came_bef
     population = people(1.0, 3.0, np.inf)
     rate, sampled, plain = 0.3, 1.2, (9.0, 5.0, 0.5)
     turns = np.array([1, 2, 0])
-    own = {"pool": np.arange(3), "noise": np.full(3, 6.0), "weight": np.ones(3)}
+    own: dict[str, Any] = {"pool": np.arange(3), "noise": np.full(3, 6.0), "weight": np.ones(3)}
     plans = {
         "a": Plan("made", population.client, (Phase.one_pool(40, np.full(3, rate), np.ones(3), sampled),)),
         "b": gaussian(population, 40, *plain),
@@ -116,7 +119,7 @@ def test_exactly_the_round_that_would_pass_a_budget_is_refused_whatever_came_bef
         np.testing.assert_array_equal(ledger.spent(), spent)
 
 
-class Leaning:
+class Leaning(UpdatesOnly):
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
 
@@ -141,6 +144,7 @@ def resumed(
                     break
                 else:
                     break  # reserved and released to nobody
+            assert isinstance(rounds, Generator)
             rounds.close()
     db = sqlite3.connect(path)
     lines = [str(row) for row in db.execute("SELECT round, phase, state, refused FROM round ORDER BY round")]
@@ -306,7 +310,7 @@ def test_a_papers_plan_that_passes_budgets_has_to_be_accepted_aloud(path: Path, 
 def reading(population: Population, *rows: list[int], read: list[float] | None = None) -> Plan:
     """A round for each row of public turns, or with public rates alone."""
     count = len(population)
-    own = {"clip": np.ones(count), "pool": np.arange(count), "weight": np.ones(count)}
+    own: dict[str, Any] = {"clip": np.ones(count), "pool": np.arange(count), "weight": np.ones(count)}
     own |= {"noise": np.full(count, 2.0), "batch": np.full(count, 0.25)}
     statistic = np.array(read or [9.0, 12.0, 15.0])
     phases = tuple(
@@ -468,7 +472,11 @@ def test_a_ledger_keeps_its_rule_and_its_unit(path: Path) -> None:
     with Ledger(path, population, "adaptive") as ledger:
         ledger.consider(other)
         ledger.admit("a", plan)
-        for refused in (lambda: ledger.admit("b", other), lambda: ledger.consider(other)):
+        refusals: list[Callable[[], object]] = [
+            lambda: ledger.admit("b", other),
+            lambda: ledger.consider(other),
+        ]
+        for refused in refusals:
             with pytest.raises(
                 LedgerError, match=r"protects a client \(add_remove\), this plan a client \(replace\)"
             ):
@@ -598,7 +606,7 @@ def test_no_history_takes_a_client_past_its_budget(
                 willing = ledger.reserve(who, done + 1)
             except LedgerError:
                 continue
-            for i in np.flatnonzero(willing):
+            for i in np.flatnonzero(willing).tolist():
                 taken[i].append((1.0, used[who], 1))
                 assert cost(rule, taken[i], first[i]) <= max(budget[i], 0.0) * (1 + 1e-12)
             ledger.commit(who, done + 1)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from discretion import budgets
 from discretion.accounting import certify
-from discretion.advice import noise_to_signal
 from discretion.methods import make_plan
-from discretion.plan import Plan
-from discretion.population import Population
+from discretion.plan import budgets
+from discretion.plan.advice import noise_to_signal
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
 
 
 def people(mix: str, clients: int, delta: float = 1e-5) -> Population:

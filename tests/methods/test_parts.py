@@ -6,8 +6,8 @@ import pytest
 from discretion.accounting import Pld, gaussian, noise_multiplier, noise_scale
 from discretion.methods import parts
 from discretion.methods.parts import draw, finite, own_phases, schedule_scale, whole_gaussian
-from discretion.problems.pool import spread
-from discretion.steps import Steps
+from discretion.methods.solvers.pool import spread
+from discretion.plan.steps import Steps
 
 
 def schedules(epsilon: np.ndarray, delta: np.ndarray) -> Steps:
@@ -21,7 +21,10 @@ def schedules(epsilon: np.ndarray, delta: np.ndarray) -> Steps:
 def shares_spent(epsilon: np.ndarray, delta: np.ndarray, kind: np.ndarray) -> np.ndarray:
     made = schedules(epsilon, delta)
     factor = schedule_scale(epsilon, delta, kind, made.of)
-    return Pld().epsilon(Steps(made.rate, made.multiplier * factor, made.count), delta) / epsilon
+    result: np.ndarray = (
+        Pld().epsilon(Steps(made.rate, made.multiplier * factor, made.count), delta) / epsilon
+    )
+    return result
 
 
 def test_budgets_read_off_between_others_are_kept_and_used() -> None:

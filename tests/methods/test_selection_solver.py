@@ -6,16 +6,10 @@ import cvxpy
 import numpy as np
 import pytest
 
-from discretion.accounting.papers import selection as paper
 from discretion.errors import PlanError
-from discretion.problems.selection import (
-    default_weight,
-    objective,
-    select,
-    select_affine,
-    sweep,
-    threshold,
-)
+from discretion.methods.papers import xu_zhang as paper
+from discretion.methods.solvers.selection import default_weight, objective, select, select_affine
+from support.formulas import sweep, threshold
 
 ROUNDING = 1e-14
 Clients = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -23,7 +17,8 @@ Clients = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 def shares(rng: np.random.Generator, clients: int) -> np.ndarray:
     size = rng.uniform(0.5, 1.5, clients)
-    return size / size.sum()
+    result: np.ndarray = size / size.sum()
+    return result
 
 
 def clients_of(kind: str, seed: int) -> Clients:
@@ -67,7 +62,7 @@ def distance_from_optimal(p: np.ndarray, clients: Clients, weight: float) -> flo
     raised, kept, gone = p > share, p == share, p == 0
     lowered = ~(raised | kept | gone)
     if kept.all():
-        return max(0.0, np.ptp(cost) - gap) / max(cost.max(), gap)
+        return float(max(0.0, np.ptp(cost) - gap) / max(cost.max(), gap))
     low = cost[raised].mean()
     violations = [
         np.abs(cost[raised] - low),
@@ -76,7 +71,7 @@ def distance_from_optimal(p: np.ndarray, clients: Clients, weight: float) -> flo
         cost[kept] - low - gap,
         low + gap - cost[gone],
     ]
-    return max(max(v.max(initial=0.0) for v in violations) / (low + gap), abs(p.sum() - 1))
+    return float(max(max(v.max(initial=0.0) for v in violations) / (low + gap), abs(p.sum() - 1)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -114,7 +109,8 @@ def test_conditions_notice_what_is_not_optimal() -> None:
 
 def on_simplex(found: cvxpy.Variable) -> np.ndarray:
     p = np.maximum(np.asarray(found.value), 0.0)
-    return p / p.sum()
+    result: np.ndarray = p / p.sum()
+    return result
 
 
 @pytest.mark.parametrize("seed", range(25))

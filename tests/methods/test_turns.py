@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from discretion.errors import PlanError
-from discretion.problems.turns import even_turns
+from discretion.methods.solvers.cohorts import even_turns
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from discretion import advice, budgets
-from discretion.advice import Option, noise_to_signal, options, recommended
 from discretion.methods import make_plan
-from discretion.phase import Phase
-from discretion.plan import Plan
-from discretion.population import Population
+from discretion.plan import advice, budgets
+from discretion.plan.advice import Option, noise_to_signal, options, recommended
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
 
 PEOPLE = Population.of(budgets.draw("groups:1,3,6", 60, np.random.default_rng(0)), 1e-4, 50)
 

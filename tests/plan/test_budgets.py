@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from discretion.budgets import NAMED, draw
 from discretion.errors import PopulationError
-from discretion.population import Population
+from discretion.plan.budgets import NAMED, draw
+from discretion.plan.population import Population
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -147,30 +147,30 @@ def test_named_groups(name: str, values: dict[float, int]) -> None:
         ("groups:ten", "could not convert"),
         ("groups:1,", "could not convert"),
         ("groups:1@x", "could not convert"),
-        ("groups:0", "every epsilon must be above 0"),
-        ("groups:1,-2", "every epsilon must be above 0"),
-        ("groups:nan", "every epsilon must be above 0"),
-        ("groups:1@0,2@1", "shares must be above 0"),
-        ("groups:1@-1,2@3", "shares must be above 0"),
-        ("groups:1@nan", "shares must be above 0"),
-        ("groups:1@inf", "shares must be above 0"),
-        ("uniform:1", "uniform takes two numbers"),
-        ("uniform:1,2,3", "uniform takes two numbers"),
+        ("groups:0", "found epsilons"),
+        ("groups:1,-2", "found epsilons"),
+        ("groups:nan", "found epsilons"),
+        ("groups:1@0,2@1", "found shares"),
+        ("groups:1@-1,2@3", "found shares"),
+        ("groups:1@nan", "found shares"),
+        ("groups:1@inf", "found shares"),
+        ("uniform:1", "expected two: uniform:a,b"),
+        ("uniform:1,2,3", "expected two: uniform:a,b"),
         ("uniform:2,1", "expected 0 ≤ a < b, found 2 and 1"),
         ("uniform:1,1", "expected 0 ≤ a < b"),
         ("uniform:-1,1", "expected 0 ≤ a < b"),
         ("uniform:0,inf", "expected 0 ≤ a < b"),
         ("uniform:nan,1", "expected 0 ≤ a < b"),
-        ("gaussians:1", "each term is mean~variance@share"),
-        ("gaussians:1~2~3", "each term is mean~variance@share"),
-        ("gaussians:0~1", "means must be above 0"),
-        ("gaussians:1~-1", "variances at least 0"),
-        ("gaussians:nan~1", "means must be above 0"),
-        ("gaussians:1~nan", "variances at least 0"),
-        ("pareto:2", "pareto takes two numbers"),
-        ("pareto:0,1", "must be above 0"),
-        ("pareto:1,0", "must be above 0"),
-        ("pareto:nan,1", "must be above 0"),
+        ("gaussians:1", "expected terms mean~variance@share"),
+        ("gaussians:1~2~3", "expected terms mean~variance@share"),
+        ("gaussians:0~1", "expected finite means above 0"),
+        ("gaussians:1~-1", "variances from 0 on"),
+        ("gaussians:nan~1", "expected finite means above 0"),
+        ("gaussians:1~nan", "variances from 0 on"),
+        ("pareto:2", "expected two: pareto:shape"),
+        ("pareto:0,1", "expected finite numbers above 0"),
+        ("pareto:1,0", "expected finite numbers above 0"),
+        ("pareto:nan,1", "expected finite numbers above 0"),
     ],
 )
 def test_mistakes_are_explained(mix: str, reason: str) -> None:

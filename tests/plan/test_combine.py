@@ -1,11 +1,13 @@
 """What becomes of the pools' sums: what is kept, what is projected, and what is remembered."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from discretion.combine import SUM, Combine
 from discretion.errors import PlanError
-from discretion.problems.groups import top_k_energy
+from discretion.plan.combine import SUM, Combine
+from support.formulas import top_k_energy
 
 NOTHING = np.zeros((0, 5))
 
@@ -94,14 +96,15 @@ def test_a_memory_longer_than_the_model_is_the_whole_space() -> None:
 
 
 def test_ways_that_cannot_be_are_refused() -> None:
-    for make in (
+    refused: list[Callable[[], object]] = [
         lambda: Combine("top_k"),
         lambda: Combine("top_k", (0.0,)),
         lambda: Combine("top_k", (1.1,)),
         lambda: Combine("project"),
         lambda: Combine("project", (0.5,), memory=1),
         lambda: Combine("sum", memory=1),
-    ):
+    ]
+    for make in refused:
         with pytest.raises(PlanError):
             make()
     assert Combine("top_k", (0.5, 0.5)).fits(2) and not Combine("top_k", (0.5, 0.5)).fits(3)

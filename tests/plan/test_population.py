@@ -3,6 +3,7 @@
 import dataclasses
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discretion.errors import InputError, PopulationError
-from discretion.population import COLUMNS, Population
+from discretion.plan.population import COLUMNS, Population
 
 HEADER = "client,epsilon,delta,size\n"
 
@@ -101,8 +102,8 @@ def test_of_takes_one_number_and_one_for_each_client() -> None:
         ({"client": ("a", "a")}, "two clients have the same name"),
     ],
 )
-def test_what_cannot_be_is_refused(change: dict[str, object], reason: str) -> None:
-    good = {
+def test_what_cannot_be_is_refused(change: dict[str, Any], reason: str) -> None:
+    good: dict[str, Any] = {
         "client": ("a", "b"),
         "epsilon": np.array([1.0, 2.0]),
         "delta": np.array([0.1, 0.1]),
@@ -232,7 +233,8 @@ def test_digest_changes_with_any_single_fact(population: Population, data: st.Da
     else:
         values = getattr(population, column)
         towards = 0.7 if values[i] != 0.7 else 0.8
-        other = dataclasses.replace(population, **{column: nudged(values, towards)})
+        budget: dict[str, Any] = {column: nudged(values, towards)}
+        other = dataclasses.replace(population, **budget)
     assert other.digest() != population.digest()
 
 
@@ -282,7 +284,7 @@ def test_every_bad_row_is_reported_at_once_with_its_line(tmp_path: Path) -> None
         "  line 4: epsilon is missing; expected a number",
         "  line 5: epsilon is -1; expected a number above 0 (inf for public data)",
         "  line 6: epsilon is nan; expected a number above 0 (inf for public data)",
-        "  line 7: client 'good' stands already in line 2",
+        "  line 7: client 'good' is already in line 2; expected each client once",
         "  line 8: delta is 1; expected a number above 0 and below 1, such as 1e-5",
         "  line 9: size is 0; expected a whole number of records, at least 1",
         "  line 10: size is 2.5; expected a whole number of records, at least 1",
@@ -317,7 +319,7 @@ def test_of_very_many_problems_the_first_are_shown(tmp_path: Path) -> None:
         ("", "found nothing, missing client, epsilon, delta, size"),
         ("a,1,1e-5,10\nb,1,1e-5,10\n", "found a, 1, 1e-5, 10, missing client, epsilon, delta, size"),
         ("client,epsilon,delta\na,1,1e-5\n", "missing size"),
-        ("client,epsilon,delta,size,size\na,1,1e-5,1,1\n", "stands twice"),
+        ("client,epsilon,delta,size,size\na,1,1e-5,1,1\n", "column name twice"),
         (HEADER, "there are no clients below the first line"),
         (HEADER + "\n , , , \n", "there are no clients below the first line"),
         (HEADER.replace(",", ";") + "a;1;1e-5;10\n", "missing client, epsilon, delta, size"),
@@ -399,7 +401,7 @@ def test_different_classes_have_different_names() -> None:
 def test_a_name_written_in_two_ways_is_one_client(tmp_path: Path) -> None:
     """An umlaut as one sign or as two: otherwise the same client would have two budgets."""
     text = HEADER + "\u00c4nne,1,1e-5,1\nA\u0308nne,1,1e-5,1\n"
-    assert "stands already in line 2" in problems_of(tmp_path, text)[1]
+    assert "is already in line 2" in problems_of(tmp_path, text)[1]
     with pytest.raises(PopulationError, match="NFC"):
         Population(("A\u0308nne",), np.array([1.0]), np.array([0.1]), np.array([1]))
 

@@ -1,6 +1,7 @@
 """Rules that read data: each by hand, on average, and in how little one record can say."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +11,13 @@ from torch.nn import functional
 
 from discretion import engine
 from discretion.clients import statistics
-from discretion.clients.local import LocalClients
+from discretion.clients.local_clients import LocalClients
 from discretion.errors import PlanError
-from discretion.orders import Order
-from discretion.pick import READS, Reading, Rule, optimal_chances
+from discretion.plan.selection_rules import READS, Reading, Rule, optimal_chances
 from discretion.tasks import models
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
+from discretion.training.orders import Order
 
 RULES: tuple[Rule, ...] = ("largest_loss", "norm", "class_balance", "diversity")
 
@@ -134,7 +135,7 @@ def test_noise_may_make_statistics_anything(rule: Rule) -> None:
 def test_rules_that_cannot_be_are_refused() -> None:
     for rule, choose, bound in (("x", 1, 1.0), ("norm", 0, 1.0), ("norm", 1, 0.0), ("norm", 1, np.inf)):
         with pytest.raises(PlanError):
-            Reading(rule, choose, bound)
+            Reading(rule, choose, bound)  # type: ignore[arg-type]
     assert set(READS) == set(RULES)
 
 
@@ -193,7 +194,7 @@ def test_statistics_are_what_they_say() -> None:
     length = np.linalg.norm(slopes, axis=1, keepdims=True)
     clipped = slopes * np.minimum(1, 1.5 / length)
     norm, squares = np.linalg.norm(clipped.sum(axis=0)), np.square(clipped).sum() / 1.5
-    expected = {
+    expected: dict[Rule, Any] = {
         "largest_loss": [np.minimum(losses, 1.5).sum()],
         "norm": [norm],
         "class_balance": 1.5 * np.bincount(labels, minlength=CLASSES),

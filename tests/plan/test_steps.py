@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from discretion.accounting import Accountant, Pld, Renyi
 from discretion.errors import PlanError
-from discretion.steps import Steps
+from discretion.plan.steps import Steps
 
 GOOD: dict[str, Any] = {
     "rate": np.array([[0.1, 0.2]]),
@@ -39,13 +39,13 @@ GOOD: dict[str, Any] = {
     ],
 )
 def test_steps_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(PlanError, match="these steps cannot be"):
+    with pytest.raises(PlanError, match="invalid steps: "):
         Steps(**{**GOOD, **change})
 
 
 @pytest.mark.parametrize("change", [{"unit": "user"}, {"adjacency": "replace_one"}])
 def test_unknown_units_and_adjacencies_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(PlanError, match="steps protect a client or a record, by add_remove or replace"):
+    with pytest.raises(PlanError, match="invalid steps: (unit|adjacency) must be .*, found"):
         Steps(**GOOD, **change)
 
 
@@ -64,7 +64,7 @@ def test_secret_coins_where_units_are_replaced_are_refused() -> None:
 def test_what_does_not_add_up_is_not_added_up() -> None:
     always = {**GOOD, "rate": np.ones((1, 2))}
     kinds = [
-        Steps(**always, unit=unit, adjacency=adjacency)  # type: ignore[arg-type]
+        Steps(**always, unit=unit, adjacency=adjacency)
         for unit in ("client", "record")
         for adjacency in ("add_remove", "replace")
     ]

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from discretion.accounting import Pld, Renyi, certify, gaussian
-from discretion.clip import finite_and_factor, layers_of
 from discretion.errors import PlanError
-from discretion.grid import Grid
-from discretion.phase import Clipping, Phase, Quantile
-from discretion.pick import Reading
-from discretion.plan import ADVERSARIES, Adversary, NoiseAt, Plan
-from discretion.population import Population
-from discretion.steps import Steps
+from discretion.plan.grid import Grid
+from discretion.plan.phase import Clipping, Phase, Quantile
+from discretion.plan.plan import ADVERSARIES, Adversary, NoiseAt, Plan
+from discretion.plan.population import Population
+from discretion.plan.selection_rules import Reading
+from discretion.plan.steps import Steps
+from discretion.training.clip import finite_and_factor, layers_of
 
 # three clients share pool 0 (a fourth never takes part), one has pool 1 to itself
 RATE = np.array([0.5, 0.5, 0.25, 0.0, 0.5])
@@ -81,13 +81,15 @@ def test_holders_are_those_who_may_take_part() -> None:
     assert SHARED.holders.tolist() == [3, 3, 3, 3, 1]
     turns = replace(SHARED, rate=np.ones(5), turns=np.array([1, 0, 0, 0, 0]))
     assert turns.holders.tolist() == [1] * 5
-    assert turns.open_pools.tolist() == [True, False]
+    assert turns.pool_releases.tolist() == [1, 0]
     everyone = replace(SHARED, rate=np.ones(5))
     assert everyone.holders.tolist() == [4, 4, 4, 4, 1]
 
 
 def test_an_unknown_adversary_is_refused() -> None:
-    with pytest.raises(PlanError, match="one of public, clients, server; found 'everyone'"):
+    with pytest.raises(
+        PlanError, match="found adversary 'everyone', expected one of public, clients, server"
+    ):
         plan_of(SHARED).view(SHARED, "everyone")  # type: ignore[arg-type]
 
 
@@ -336,7 +338,9 @@ def test_turns_of_a_shared_pool_are_counted_by_client_and_phase() -> None:
     assert len(plan.steps()) == 1  # equally many share the noise, so the price is one
     assert plan.steps().count.tolist() == [[8, 4, 4, 8, 0]]
     assert plan.steps(6).count.tolist() == [[4, 4, 2, 2, 0]]
-    more = plan_of(replace(everyone, turns=asked[0]), replace(everyone, turns=np.ones(5)), noise_at="clients")
+    more = plan_of(
+        replace(everyone, turns=asked[0]), replace(everyone, turns=np.ones(5, int)), noise_at="clients"
+    )
     steps = more.steps()
     assert len(steps) == 2  # two share the noise, and then five
     np.testing.assert_allclose(steps.multiplier[:, 0], [6 * math.sqrt(1 / 2), 6 * math.sqrt(4 / 5)])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from discretion.errors import InputError
-from discretion.streams import Purpose, run_stream, shuffle_keys, stream
+from discretion.randomness.streams import Purpose, run_stream, shuffle_keys, stream
 
 
 def words(rng: np.random.Generator, count: int = 4) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ def test_records_are_in_no_order_that_clients_share() -> None:
 
 def test_the_mixing_is_splitmix64() -> None:
     """Three words of the generator as published, by the state that it starts from."""
-    from discretion.streams import _mix
+    from discretion.randomness.streams import _mix
 
     state = np.array([0, 0x9E3779B97F4A7C15, 0x3C6EF372FE94F82A], dtype=np.uint64)
     published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]

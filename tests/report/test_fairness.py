@@ -5,15 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from discretion import config
 from discretion.errors import InputError
-from discretion.materials import load_data
 from discretion.report import write
-from discretion.report.comparing import group
 from discretion.report.fairness import measure
-from discretion.report.reading import read_runs
-from discretion.runs import RunFolder, execute, prepare
-from run_folders import SMALL, trained
+from discretion.report.run_group import group
+from discretion.runs import config
+from discretion.runs.execute import execute
+from discretion.runs.folder import RunFolder
+from discretion.runs.prepare import prepare
+from discretion.runs.read import read_runs
+from support.run_folders import SMALL, trained
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +25,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_classes_together_are_all_records(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = group(read_runs([run]))
     (found,) = measure(groups).values()
-    each = np.array([estimate.mean for estimate in found.classes])
-    assert len(each) == 3 and len(set(each)) > 1 and all(estimate.std is None for estimate in found.classes)
-    sizes = np.array([mine.records for mine in groups[0].classes])
+    each = np.array([estimate.mean for estimate in found])
+    assert len(each) == 3 and len(set(each)) > 1 and all(estimate.std is None for estimate in found)
+    first = groups[0].first
+    sizes = np.bincount(first.classes[1], first.population.size)
     monkeypatch.setattr(type(groups[0].first), "classes", (("all",), np.zeros(12, dtype=np.int64)))
     (whole,) = measure(group(read_runs([run]))).values()
-    assert float(each @ sizes / sizes.sum()) == pytest.approx(whole.classes[0].mean)
+    assert float(each @ sizes / sizes.sum()) == pytest.approx(whole[0].mean)
 
 
 def test_it_is_shown_only_when_asked_for_and_called_not_private(run: Path, tmp_path: Path) -> None:
@@ -52,7 +54,7 @@ def test_real_data_is_not_looked_at(tmp_path: Path) -> None:
 def test_time_is_added_up_over_resumes(tmp_path: Path) -> None:
     wanted = config.make(SMALL)
     folder = RunFolder(tmp_path / "run")
-    task = prepare(wanted, folder, load_data(wanted))
+    task = prepare(wanted, folder)
 
     class Stop(Exception):
         pass
@@ -62,8 +64,8 @@ def test_time_is_added_up_over_resumes(tmp_path: Path) -> None:
             raise Stop
 
     with pytest.raises(Stop):
-        execute(folder, task, stop)
-    execute(folder, task)
+        execute(task, stop)
+    execute(task)
     (run,) = read_runs([folder.path])
     assert run.profile and run.profile.rounds == 4 and run.profile.seconds["train"] > 0
     write([folder.path], folder.report)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from discretion import config
 from discretion.errors import ConfigError
+from discretion.runs import config
 
 
 def test_the_template_is_the_defaults(tmp_path: Path) -> None:

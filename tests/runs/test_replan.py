@@ -7,17 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from discretion import config
 from discretion.accounting import Certificate
 from discretion.errors import BudgetError, InputError, LedgerError
-from discretion.ledger import Ledger
-from discretion.materials import load_data
-from discretion.plan import Plan
-from discretion.population import Population
-from discretion.replan import replan
-from discretion.runs import Progress, RunFolder, execute, prepare, read_checkpoint
-from guarding import KEY, SEED, Direct, guard_of, ledger_of, spent_of
-from test_operate import discretion
+from discretion.ledger.ledger import Ledger
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.runs import config
+from discretion.runs.execute import Progress, execute
+from discretion.runs.folder import RunFolder, read_checkpoint
+from discretion.runs.prepare import prepare
+from discretion.runs.replan import replan
+from support.commands import discretion
+from support.guarding import KEY, SEED, Direct, guard_of, ledger_of, spent_of
 
 HEAD = "client,epsilon,delta,size\n"
 ROUNDS, DONE = 6, 2
@@ -59,7 +60,7 @@ def settings(folder: Path, csv: Path, where: str = "guards", **more: object) -> 
 def stopped(folder: Path, wanted: config.Config, transport: Direct | None = None) -> RunFolder:
     """A run that was killed after some rounds."""
     run = RunFolder(folder / "first")
-    prepare(wanted, run, load_data(wanted))
+    prepare(wanted, run)
     with pytest.raises(Killed):
         execute(run, on_round=stop_after(DONE), transport=transport)
     return run
@@ -154,7 +155,7 @@ def test_done_again_after_a_crash_it_changes_no_more(tmp_path: Path, monkeypatch
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("discretion.replan.prepare", killed)
+        patch.setattr("discretion.runs.replan.prepare", killed)
         with pytest.raises(Killed):
             replan(first, wanted, RunFolder(tmp_path / "second"))
     ledger = first.ledger(config.read(first.config))

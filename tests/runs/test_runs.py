@@ -12,16 +12,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from discretion import config, journal, materials, runs
-from discretion.accounting import Certificate
+from discretion.accounting import Certificate, certify
 from discretion.errors import BudgetError, ConfigError, DataError, InputError, PlanError
-from discretion.ledger import Ledger
-from discretion.materials import divide, fitted, load_data
-from discretion.phase import Clipping, Quantile
-from discretion.plan import Plan
-from discretion.population import Population
-from discretion.runs import Progress, RunFolder, execute, prepare
-from discretion.train import State
+from discretion.ledger.ledger import Ledger
+from discretion.plan.phase import Clipping, Quantile
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.runs import build, config, history
+from discretion.runs.build import divide, fitted, load_data
+from discretion.runs.execute import Progress, execute
+from discretion.runs.folder import RunFolder, read_checkpoint, write_checkpoint
+from discretion.runs.history import read_history
+from discretion.runs.prepare import prepare
+from discretion.training.loop import State
 
 FILES = {
     "config.toml",
@@ -38,7 +41,7 @@ FILES = {
 def make_run(settings: Path, folder: Path, *changes: str) -> RunFolder:
     made = config.read(settings, changes)
     run = RunFolder(folder)
-    prepare(made, run, load_data(made))
+    prepare(made, run)
     return run
 
 
@@ -54,10 +57,7 @@ def same_end(run: RunFolder, whole: RunFolder, rounds: int = 8) -> None:
     """The same model bit for bit, the same history, and a ledger that says what was certified."""
     assert run.model.read_bytes() == whole.model.read_bytes()
     assert not run.checkpoint.exists()
-    ours, theirs = (
-        [(line["round"], line["accuracy"], line["loss"]) for line in journal.read(r.history)]
-        for r in (run, whole)
-    )
+    ours, theirs = (read_history(r.history) for r in (run, whole))
     assert ours == theirs
     with Ledger(run.path / "ledger.sqlite", Population.from_csv(run.population)) as ledger:
         identity = json.loads(run.about.read_text())["id"]
@@ -68,15 +68,15 @@ def same_end(run: RunFolder, whole: RunFolder, rounds: int = 8) -> None:
 
 def test_a_run_folder_has_every_part(whole: RunFolder) -> None:
     assert {path.name for path in whole.path.iterdir()} >= FILES
-    history = journal.read(whole.history)
-    assert [line["round"] for line in history] == list(range(1, 9))
-    assert history[-1]["accuracy"] > 0.3  # it learns: guessing is right one time in ten
+    found = read_history(whole.history)
+    assert found.rounds.tolist() == list(range(1, 9))
+    assert found.accuracy[-1] > 0.3  # it learns: guessing is right one time in ten
     assert config.read(whole.config).plan.rounds == 8
     assert not list(whole.path.parent.glob(".*"))  # no drafts left behind
 
 
 def test_nothing_says_who_took_part(whole: RunFolder) -> None:
-    assert set(journal.read(whole.history)[0]) == {"round", "accuracy", "loss"}
+    assert set(json.loads(whole.history.read_text().splitlines()[0])) == {"round", "accuracy", "loss"}
     assert "participants" not in (whole.path / "ledger.sqlite").read_bytes().decode("latin1")
 
 
@@ -101,19 +101,19 @@ def test_executing_a_finished_run_changes_nothing(whole: RunFolder) -> None:
 
 # where a process can die: the name of a function of runs, journal or ledger, and whether before or after it
 POINTS = [
-    ("ledger.Ledger.reserve", "before"),
-    ("ledger.Ledger.reserve", "after"),
-    ("journal.add", "before"),
-    ("journal.add", "after"),
-    ("runs._write_checkpoint", "after"),
-    ("ledger.Ledger._commit", "after"),
-    ("ledger.Ledger.finish", "before"),
+    ("ledger.ledger.Ledger.reserve", "before"),
+    ("ledger.ledger.Ledger.reserve", "after"),
+    ("runs.history.add", "before"),
+    ("runs.history.add", "after"),
+    ("runs.execute.write_checkpoint", "after"),
+    ("ledger.ledger.Ledger._commit", "after"),
+    ("ledger.ledger.Ledger.finish", "before"),
 ]
 
 CRASH = """
 import functools, os, sys
 from pathlib import Path
-import discretion.journal, discretion.ledger, discretion.runs
+import discretion.runs.history, discretion.ledger.ledger, discretion.runs.execute
 folder, target, when, turn = sys.argv[1:]
 owner = eval("discretion." + target.rpartition(".")[0])
 name = target.rpartition(".")[2]
@@ -131,7 +131,7 @@ def dying(*arguments, **named):
     return result
 
 setattr(owner, name, dying)
-discretion.runs.execute(discretion.runs.RunFolder(Path(folder)))
+discretion.runs.execute.execute(folder)
 """
 
 
@@ -152,7 +152,7 @@ def never_under_counts(run: RunFolder) -> None:
     """Every round whose model or history exists is on record."""
     with Ledger(run.path / "ledger.sqlite", Population.from_csv(run.population)) as ledger:
         recorded = len(ledger.states(json.loads(run.about.read_text())["id"]))
-    assert recorded >= len(journal.read(run.history))
+    assert recorded >= len(read_history(run.history).lines)
 
 
 def test_killed_ten_times_at_random_moments_it_ends_as_if_never_killed(
@@ -182,11 +182,11 @@ def end_with_kills(run: RunFolder, config: Path, chance: random.Random, most: in
     while True:
         process = subprocess.Popen([*command, "--resume", "--json"], stdout=subprocess.DEVNULL)
         if kills < most:
-            seen = journal.read(run.history) if run.about.exists() else []
+            seen = read_history(run.history).lines if run.about.exists() else ()
             end = time.monotonic() + chance.uniform(0.5, 30)
             # wait for one more round than before, or for a while, then strike within a round's time
             while time.monotonic() < end and process.poll() is None:
-                if len(journal.read(run.history)) > len(seen):
+                if len(read_history(run.history).lines) > len(seen):
                     break
                 time.sleep(0.002)
             time.sleep(chance.uniform(0, 0.05))
@@ -227,14 +227,14 @@ def test_a_changed_plan_is_refused(small_config: Path, tmp_path: Path) -> None:
     text = run.plan.read_text()
     noise = repr(float(plan.phases[0].noise[0]))
     run.plan.write_text(text.replace(noise, repr(float(noise) * 0.8)))
-    with pytest.raises(PlanError, match="changed after it was certified"):
+    with pytest.raises(InputError, match="the certificate is of another plan"):
         execute(run)
-    assert journal.read(run.history) == []
+    assert read_history(run.history).lines == ()
     run = make_run(small_config, tmp_path / "other")
     run.population.write_text(run.population.read_text().replace(",4.0,", ",40.0,"))
-    with pytest.raises(InputError, match="made from other settings, clients"):
+    with pytest.raises(InputError, match="the certificate is of another population"):
         execute(run)
-    assert journal.read(run.history) == []
+    assert read_history(run.history).lines == ()
 
 
 def test_a_folder_in_use_is_left_alone(small_config: Path, tmp_path: Path, whole: RunFolder) -> None:
@@ -425,7 +425,7 @@ def test_a_run_can_go_on_with_other_workers_and_threads_but_on_no_other_device(
         assert json.loads(run.about.read_text())["device"] == "cpu"
         with pytest.raises(Interrupted):
             execute(run, on_round=stop_after_two)
-        with pytest.raises(InputError, match="no device 'tpu' here; there are auto, cpu"):
+        with pytest.raises(InputError, match="no device 'tpu' on this machine: choose one of auto, cpu"):
             execute(run, overrides=["train.device=tpu"])
         with pytest.raises(InputError, match="made from other settings"):
             execute(run, overrides=["train.steps=4"])
@@ -438,7 +438,7 @@ def test_another_device_is_another_run(
     small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rounding differs, and a round that is done again must be the same release."""
-    from discretion.clients.local import LocalClients
+    from discretion.clients.local_clients import LocalClients
 
     run = make_run(small_config, tmp_path / "run")
     plain = LocalClients.__init__
@@ -468,8 +468,8 @@ def test_cryptographic_noise_is_not_repeatable_but_can_be_resumed(small_config: 
         with pytest.raises(Interrupted):
             execute(run, on_round=stop_after_two)
         execute(run)
-        assert [line["round"] for line in journal.read(run.history)] == [1, 2, 3, 4]
-        assert json.loads(run.about.read_text())["randomness"].startswith("deployment: ChaCha20")
+        assert [line.round for line in read_history(run.history).lines] == [1, 2, 3, 4]
+        assert json.loads(run.about.read_text())["randomness"] == "cryptographic"
         models.append(run.model.read_bytes())
     assert models[0] != models[1]
 
@@ -491,10 +491,10 @@ def test_integers_through_the_whole_run(small_config: Path, tmp_path: Path) -> N
     assert (plan.release(phase)[1] >= plain.release(before)[1]).all()
     assert (certificate.spent <= certificate.budget).all()
     assert (certificate.share > 0.98).all()
-    assert "rounded to a grid" in certificate.noise
+    assert certificate.grid
     execute(run)
-    assert json.loads(run.about.read_text())["randomness"] == certificate.noise
-    assert journal.read(run.history)[-1]["accuracy"] > 0.1
+    assert json.loads(run.about.read_text())["randomness"] == certificate.randomness
+    assert read_history(run.history).accuracy[-1] > 0.1
 
 
 def test_layers_through_the_whole_run(small_config: Path, tmp_path: Path) -> None:
@@ -502,7 +502,7 @@ def test_layers_through_the_whole_run(small_config: Path, tmp_path: Path) -> Non
     plan, certificate = plan_and_certificate(run)
     assert plan.clipping.layers == (64 * 64, 64, 64 * 10, 10)
     assert (certificate.spent <= certificate.budget).all()
-    assert "floating point" in certificate.noise
+    assert not certificate.grid
     execute(run)
     flat = make_run(small_config, tmp_path / "flat", "plan.rounds=2")
     execute(flat)
@@ -513,7 +513,7 @@ def test_integers_need_clips_and_no_layers(small_config: Path, tmp_path: Path) -
     no_clip = ["plan.method=fedavg", "plan.integers=true", "train.accept_no_privacy=true"]
     with pytest.raises(ConfigError, match="plan.integers needs updates that are clipped"):
         make_run(small_config, tmp_path / "run", *no_clip)
-    with pytest.raises(PlanError, match="a grid is for sums of whole updates, flatly clipped"):
+    with pytest.raises(PlanError, match="a grid needs noise_at server, flat clipping"):
         make_run(small_config, tmp_path / "run", "plan.integers=true", "plan.clipping=per_layer")
     assert not (tmp_path / "run").exists()
 
@@ -532,13 +532,13 @@ def test_a_resumed_run_keeps_the_scale_of_its_clips(
     small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit the model of a run that was never interrupted: a scale of 1 again would not give it."""
-    planned = materials.plan_of
+    planned = build.plan_of
 
     def following(*arguments: object) -> Plan:
         clipping = Clipping(quantile=Quantile(0.2, 0.5, noise=40.0))
         return replace(planned(*arguments), clipping=clipping)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(runs, "plan_of", following)
+    monkeypatch.setattr("discretion.runs.prepare.plan_of", following)
     changes = ("plan.rounds=4", "plan.share=0.8")
     models = []
     for name in ("whole", "resumed"):
@@ -548,7 +548,7 @@ def test_a_resumed_run_keeps_the_scale_of_its_clips(
         if name == "resumed":
             with pytest.raises(Interrupted):
                 execute(run, on_round=stop_after_two)
-            state = runs.read_checkpoint(run)
+            state = read_checkpoint(run)
             assert state is not None and state.round == 2
             assert state.scale != 1.0
         execute(run)
@@ -558,12 +558,12 @@ def test_a_resumed_run_keeps_the_scale_of_its_clips(
 
 def test_a_checkpoint_holds_the_whole_state(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    assert runs.read_checkpoint(folder) is None
+    assert read_checkpoint(folder) is None
     rng = np.random.default_rng(0)
     one, other, step, square, mean = rng.standard_normal((5, 50)).astype(np.float32)
     memory = rng.standard_normal((4, 50)).astype(np.float32)
-    runs._write_checkpoint(folder, State(7, one, other, step, memory, 1 / 3, square, mean))
-    back = runs.read_checkpoint(folder)
+    write_checkpoint(folder, State(7, one, other, step, memory, 1 / 3, square, mean))
+    back = read_checkpoint(folder)
     assert back is not None
     assert (back.round, back.scale) == (7, 1 / 3)
     pairs = [(back.model, one), (back.velocity, other), (back.step, step), (back.memory, memory)]
@@ -588,7 +588,40 @@ def test_answers_of_rounds_that_the_model_has_not_are_dropped_when_it_goes_on(tm
     folder = RunFolder(tmp_path)
     first, second, third = (json.dumps({"round": k, "refused": {}}) + "\n" for k in (1, 2, 3))
     folder.answers.write_text(first + second[:9] + second + second + third + third[:9])
-    journal.cut(folder.answers, 2)
+    history.cut(folder.answers, 2)
     assert folder.answers.read_text() == first + second
-    journal.cut(folder.answers, 0)
+    history.cut(folder.answers, 0)
     assert folder.answers.read_text() == ""
+
+
+def test_overrides_change_only_how_a_run_is_executed(small_config: Path, tmp_path: Path) -> None:
+    """Also of a run in memory, whose task is built already."""
+    made = prepare(config.read(small_config), tmp_path / "run")
+    for change in (
+        "train.server_learning_rate=3",
+        "seed=4",
+        "plan.rounds=99",
+        "ledger=other.sqlite",
+        "rule=adaptive",
+    ):
+        with pytest.raises(ConfigError, match="made from other settings"):
+            execute(made, overrides=[change])
+    assert not made.files.history.exists()
+
+
+def test_a_run_in_memory_must_be_the_one_in_its_folder(small_config: Path, tmp_path: Path) -> None:
+    made = prepare(config.read(small_config), tmp_path / "run")
+    looser = replace(made.population, epsilon=100 * made.population.epsilon)
+    other = replace(
+        made.plan, phases=tuple(replace(phase, noise=phase.noise / 2) for phase in made.plan.phases)
+    )
+    for changed in (
+        replace(made, config=made.config.model_copy(update={"seed": 9})),
+        replace(made, population=looser, certificate=certify(made.plan, looser)),
+        replace(made, plan=other, certificate=certify(other, made.population)),
+        replace(made, about=made.about.model_copy(update={"id": "another"})),
+        replace(made, plan=other),
+    ):
+        with pytest.raises(InputError, match="holds another run"):
+            execute(changed)
+    assert not made.files.history.exists() and execute(made).finished

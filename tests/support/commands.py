@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from discretion import cli
+from discretion.cli import main
 
 
 class Done(NamedTuple):
@@ -23,9 +23,21 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         monkeypatch.setattr(sys, "argv", ["discretion", *words])
         code = 0
         try:
-            cli.main()
+            main.main()
         except SystemExit as end:
             code = int(end.code or 0)
         return Done(code, *capsys.readouterr())
 
     return run
+
+
+def discretion(*words: str) -> int:
+    """Run one command in this process; return its exit code."""
+    before, sys.argv = sys.argv, ["discretion", *words]
+    try:
+        main.main()
+        return 0
+    except SystemExit as end:
+        return int(end.code or 0)
+    finally:
+        sys.argv = before

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from discretion import config
 from discretion.accounting import Certificate
-from discretion.materials import load_data
-from discretion.plan import Plan
-from discretion.population import Population
-from discretion.runs import RunFolder, set_up
-from network import Network
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.runs import config
+from discretion.runs.build import load_data
+from discretion.runs.folder import RunFolder
+from discretion.runs.prepare import build_task
+from support.network import Network
 
 
 def flat(tensors: dict[str, np.ndarray]) -> np.ndarray:
@@ -50,7 +51,7 @@ def check_noise(network: Network, name: str, missing: str, rounds: int) -> None:
     moved = sum(missing == "top_up" or each["lost"] == 0 for each in heard)
     (phase,) = Plan.from_json(folder.plan.read_text()).phases
     settings = config.read(folder.config)
-    start = set_up(settings, load_data(settings), Population.from_csv(folder.population)).clients
+    start = build_task(settings, load_data(settings), Population.from_csv(folder.population)).clients
     step = model_of(folder.path) - flat(start.named(start.initial()))
     planned = phase.noise[0] * phase.weight[0] * moved**0.5
     assert step.std() == pytest.approx(planned, rel=5 / (2 * len(step)) ** 0.5, abs=1e-6)

@@ -10,21 +10,21 @@ import tomli_w
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from discretion.accounting import certify
-from discretion.clients.local import LocalClients
+from discretion.clients.local_clients import LocalClients
+from discretion.clients.messages import public_bytes
 from discretion.clients.remote import RemoteClients
 from discretion.clients.training import LocalTraining
 from discretion.clients.transport import Sockets, Transport
 from discretion.guard import policy
-from discretion.guard.keeper import Guard
-from discretion.ledger import Ledger
-from discretion.messages import public_bytes
-from discretion.orders import Clients, Shares
-from discretion.phase import Phase
-from discretion.plan import Plan
-from discretion.population import Population
+from discretion.guard.guard import Guard
+from discretion.ledger.ledger import Ledger
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
 from discretion.tasks import datasets, models
 from discretion.tasks.partitions import even_sizes, iid
-from discretion.train import State, train
+from discretion.training.loop import State, train
+from discretion.training.orders import Clients, Shares
 
 SEED = 7
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from network import MOST_TRIES, Network, until
+from support.network import MOST_TRIES, Network, until
 
 # what is killed: under which name it was started, and the program
 VICTIMS = {

@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from discretion import frames
-from discretion.accounting.spent import TIGHT
+from discretion.accounting.accountant import TIGHT
+from discretion.clients import transport
+from discretion.clients.messages import AnyOrder, Train, decode_answer, decode_order, digest, verified
 from discretion.errors import MessageError
-from discretion.flower import local
+from discretion.flower import cluster
 from discretion.flower.project import environment
-from discretion.ledger import Ledger
-from discretion.messages import AnyOrder, Train, decode_answer, decode_order, digest, verified
-from discretion.plan import Plan
-from discretion.runs import RunFolder, name_of
-from discretion.steps import Steps
+from discretion.ledger.ledger import Ledger
+from discretion.plan.steps import Steps
+from discretion.runs.folder import RunFolder
+from discretion.runs.read import read_run
 
 MOST = 2**31
 WAITING = 1200.0  # seconds, for whatever is waited for; so long that only what hangs is late
@@ -109,15 +109,15 @@ class Door:
 
     def _pass(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError, MessageError):
-            content = frames.receive(connection, MOST, WAITING)
+            content = transport.receive(connection, MOST, WAITING)
             order = understood(content)
             if order is not None:
                 self.before(order)
             with socket.socket(socket.AF_UNIX) as guard:
                 guard.connect(str(self._inner))
-                frames.send(guard, content, WAITING)
+                transport.send(guard, content, WAITING)
                 self.passed += isinstance(order, Train)
-                answer = frames.receive(guard, MOST, WAITING)
+                answer = transport.receive(guard, MOST, WAITING)
             if isinstance(order, Train):
                 said, body = decode_answer(answer)
                 if said.kind == "done":
@@ -126,7 +126,7 @@ class Door:
                     self.refused[order.run, order.round] = said.reason
                 if self._rng.random() < self.lose:
                     return
-            frames.send(connection, answer, WAITING)
+            transport.send(connection, answer, WAITING)
 
 
 def understood(content: bytes) -> AnyOrder | None:
@@ -223,7 +223,7 @@ class Network:
 
     def kill(self, name: str, program: str) -> bool:
         """kill -9 of a program of what was started under this name; whether there was one."""
-        found = [pid for pid in local.marked(self.net, name) if program in words_of(pid)]
+        found = [pid for pid in cluster.marked(self.net, name) if program in words_of(pid)]
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -246,7 +246,8 @@ class Network:
         """
         made, spent = 0, [NOTHING] * len(self.names)
         for folder in (RunFolder(self.folder / name) for name in names):
-            run, plan = name_of(folder), Plan.from_json(folder.plan.read_text())
+            found = read_run(folder)
+            run, plan = found.about.id, found.plan
             for i, client in enumerate(self.names):
                 released = self.doors[client].released
                 rounds = {round_: found for (of, round_), found in released.items() if of == run}

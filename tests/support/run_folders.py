@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from discretion.accounting import Renyi, certify
-from discretion.config import make
-from discretion.materials import load_data
 from discretion.methods import METHODS, make_plan
-from discretion.phase import Phase
-from discretion.plan import Plan
-from discretion.population import Population
-from discretion.runs import RunFolder, execute, prepare
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.runs.config import make
+from discretion.runs.execute import execute
+from discretion.runs.folder import RunFolder
+from discretion.runs.prepare import prepare
 
 ROUNDS = 6
 BARE, STRICT, OWN = list(METHODS)[:3]  # no privacy, the strictest for all, each its own
@@ -81,7 +82,7 @@ def make_run(
         "python": "3.11",
         "data": "clouds",
         "source": "the sky",
-        "randomness": "simulation: coins and noise come from the seed in config.toml",
+        "randomness": "seeded",
     }
     folder.about.write_text(json.dumps(about), encoding="utf-8")
     lines = []
@@ -126,5 +127,5 @@ SMALL = {
 def trained(path: Path, *overrides: str) -> Path:
     """A run of a few rounds on the digits, with all its records."""
     wanted = make(SMALL, overrides)
-    execute(RunFolder(path), prepare(wanted, RunFolder(path), load_data(wanted)))
+    execute(prepare(wanted, RunFolder(path)))
     return path

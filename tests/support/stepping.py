@@ -4,10 +4,13 @@ import multiprocessing
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from discretion.runs import Progress, RunFolder, execute
+from discretion.runs.execute import Progress, execute
+from discretion.runs.folder import RunFolder
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["discretion.runs", "discretion.clients.local", "discretion.tasks.models"])
+PROCESSES.set_forkserver_preload(
+    ["discretion.runs.folder", "discretion.clients.local_clients", "discretion.tasks.models"]
+)
 LAST = 10**9
 
 

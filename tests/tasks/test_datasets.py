@@ -1,23 +1,24 @@
 import gzip
 import hashlib
+import io
 import json
 import os
 import struct
 import sys
 import tarfile
 import time
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from discretion.errors import DataError
-from discretion.tasks import datasets, fetch, readers, sources
-from discretion.tasks.recipes import RECIPES, Content, Recipe
-from discretion.tasks.sources import Pip, Unavailable, Web
+from discretion.tasks import datasets, fetch, readers
+from discretion.tasks.catalogue import ENTRIES, RECIPES
+from discretion.tasks.fetch import Content, Pip, Recipe, Unavailable, Web
 
 
 @pytest.fixture(autouse=True)
@@ -75,57 +76,29 @@ def test_idx_refuses_what_is_not_one(tmp_path: Path, data: bytes, message: str) 
         readers.read_idx(tmp_path / "a")
 
 
-def paeth(a: int, b: int, c: int) -> int:
-    pa, pb, pc = abs(b - c), abs(a - c), abs(a + b - 2 * c)
-    if pa <= pb and pa <= pc:
-        return a
-    return b if pb <= pc else c
-
-
-def png(pixels: np.ndarray, filters: list[int], colour: int = 2) -> bytes:
-    """Encodes as the PNG standard says, pixel by pixel, with the given filter for each row."""
-    height, width, _ = pixels.shape
-    flat = pixels.reshape(height, -1).astype(int)
-    raw = b""
-    for y, kind in enumerate(filters):
-        row = []
-        for x in range(3 * width):
-            a = flat[y, x - 3] if x >= 3 else 0
-            b = flat[y - 1, x] if y else 0
-            c = flat[y - 1, x - 3] if y and x >= 3 else 0
-            guess = [0, a, b, (a + b) // 2, paeth(a, b, c)][kind]
-            row.append((flat[y, x] - guess) % 256)
-        raw += bytes([kind, *row])
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    packed = zlib.compress(raw)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0))
-        + chunk(b"IDAT", packed[:10])
-        + chunk(b"IDAT", packed[10:])
-        + chunk(b"IEND", b"")
-    )
-
-
-def test_png_undoes_every_filter(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(1).integers(0, 256, (12, 9, 3), np.uint8)
-    (tmp_path / "a.png").write_bytes(png(pixels, [0, 1, 2, 3, 4, 4, 3, 2, 1, 0, 4, 3]))
-    assert (readers.read_png(tmp_path / "a.png") == pixels).all()
+def png(pixels: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
 
 
 def test_png_refuses_other_kinds(tmp_path: Path) -> None:
-    pixels = np.zeros((1, 1, 3), np.uint8)
-    (tmp_path / "a.png").write_bytes(png(pixels, [0], colour=6))
-    with pytest.raises(DataError, match="colour type 6"):
-        readers.read_png(tmp_path / "a.png")
-    (tmp_path / "a.png").write_bytes(b"GIF89a")
-    with pytest.raises(DataError, match="not a PNG"):
-        readers.read_png(tmp_path / "a.png")
-    (tmp_path / "a.png").write_bytes(png(np.zeros((2, 1, 3), np.uint8), [0]))
-    with pytest.raises(DataError, match="damaged"):
+    pixels = np.random.default_rng(1).integers(0, 256, (12, 9, 3), np.uint8)
+    path = tmp_path / "a.png"
+    path.write_bytes(png(pixels))
+    assert (readers.read_png(path) == pixels).all()
+    path.write_bytes(png(pixels[:, :, 0]))
+    with pytest.raises(DataError, match="mode L, expected RGB"):
+        readers.read_png(path)
+    for damaged in (b"GIF89a", png(pixels)[:-60], png(pixels).replace(b"IHDR", b"IHDX")):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match="cannot be read as a PNG file"):
+            readers.read_png(path)
+
+
+def test_png_without_pillow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(DataError, match=r"pip install 'discretion\[torch\]'"):
         readers.read_png(tmp_path / "a.png")
 
 
@@ -280,7 +253,7 @@ def test_cifar_from_the_package_of_pictures(
     package = tmp_path / "package"
     package.mkdir()
     for i, name in enumerate(names):
-        (package / f"{name}.png").write_bytes(png(pixels[i], [1, 4]))
+        (package / f"{name}.png").write_bytes(png(pixels[i]))
     (package / "train_lables.json").write_text(json.dumps(labels[:5].ravel().tolist()))
     (package / "test_lables.json").write_text(json.dumps(labels[5].ravel().tolist()))
     pinned = tuple(content(name, data) for name, data in official.items())
@@ -334,7 +307,7 @@ def test_csv_lists_all_bad_cells(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         datasets.load("csv", path=path)
     lines = str(caught.value).splitlines()
-    assert lines[0] == f"{path}: to correct (27 in all):"
+    assert lines[0] == f"{path}: 27 problems to correct:"
     assert lines[1:8] == [
         "  line 3, column client: empty",
         "  line 3, column x: 'old' is not a finite number",
@@ -355,7 +328,7 @@ def test_csv_lists_all_bad_cells(tmp_path: Path) -> None:
         ("x,y\n1,2\n", "expected a column `label`"),
         ("label,client\n1,2\n", "at least one column of numbers"),
         ("label,x,x\n1,2,3\n", "no name twice"),
-        ("label,x\n" + "1,2\n" * 9, "the labels are 1; expected at least two"),
+        ("label,x\n" + "1,2\n" * 9, "found labels 1; expected at least two"),
         ("label,x\n1,2\n0,2\n", "too few for a test set"),
         ("label,client,x\n" + "".join(f"{i % 2},{i},1\n" for i in range(9)), "too few"),
         ("label,x\n\udcff,1\n", "cannot be read"),
@@ -380,7 +353,7 @@ def test_csv_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_every_name_can_be_loaded_or_fetched() -> None:
-    listed = {entry.name for entry in datasets.names()}
+    listed = set(ENTRIES)
     assert listed == set(RECIPES) | {"digits", "breast-cancer", "csv"}
 
 
@@ -423,7 +396,7 @@ class Fake:
     calls: int = 0
     meanwhile: Callable[[Path], None] = lambda work: None
 
-    def bring(self, work: Path, progress: sources.Progress | None) -> None:
+    def bring(self, work: Path, progress: fetch.Progress | None) -> None:
         self.calls += 1
         for name, data in self.files.items():
             (work / name).write_bytes(data)
@@ -465,10 +438,10 @@ def test_all_sources_fail(cache: Path) -> None:
     with pytest.raises(DataError) as caught:
         fetch.ensure(toy)
     assert str(caught.value).splitlines() == [
-        "toy: the data set could not be had. Tried:",
+        "toy: no source could provide the data set. Tried:",
         "  one: is down",
         "  two: b.txt is missing",
-        f"To bring it by hand, put a.txt and b.txt into {cache / 'toy'} and try again.",
+        f"To provide it by hand, put a.txt and b.txt into {cache / 'toy'} and try again.",
     ]
     assert list(cache.iterdir()) == []
 
@@ -511,7 +484,7 @@ def test_an_interrupted_download_leaves_no_data_set(cache: Path) -> None:
 
 def test_offline_uses_no_source(cache: Path) -> None:
     source = Fake("one", GOOD)
-    with pytest.raises(DataError, match="nothing may be downloaded") as caught:
+    with pytest.raises(DataError, match="downloads are switched off") as caught:
         fetch.ensure(recipe(source), offline=True)
     assert source.calls == 0 and "put a.txt and b.txt into" in str(caught.value)
 
@@ -551,9 +524,9 @@ def test_files_put_by_hand_may_be_packed(cache: Path, tmp_path: Path) -> None:
 
 
 def test_damaged_archive_is_a_reason(cache: Path) -> None:
-    with pytest.raises(DataError, match="one: what it gave cannot be unpacked"):
+    with pytest.raises(DataError, match="one: cannot unpack the download"):
         fetch.ensure(recipe(Fake("one", {"a.tar.gz": b"no archive"})))
-    with pytest.raises(DataError, match="one: what it gave cannot be unpacked"):
+    with pytest.raises(DataError, match="one: cannot unpack the download"):
         fetch.ensure(recipe(Fake("one", {"a.txt.gz": gzip.compress(b"first" * 99)[:-20]})))
 
 
@@ -581,10 +554,10 @@ def test_web_counts_bytes_and_falls_through(tmp_path: Path) -> None:
 
 def test_a_command_that_is_missing_or_fails(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="no-such-command is not installed"):
-        sources.run(["no-such-command"], tmp_path)
+        fetch.run(["no-such-command"], tmp_path)
     script = "import sys; sys.exit('noise\\nE: Unable to locate package toy\\nmore')"
     with pytest.raises(Unavailable, match="^E: Unable to locate package toy$"):
-        sources.run([sys.executable, "-c", script], tmp_path)
+        fetch.run([sys.executable, "-c", script], tmp_path)
 
 
 @pytest.mark.parametrize("unpacked", [True, False])
@@ -598,7 +571,7 @@ def test_pip_that_cannot_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
                 (folder / name).write_bytes(data)
         raise Unavailable("cannot build")
 
-    monkeypatch.setattr(sources, "run", run)
+    monkeypatch.setattr(fetch, "run", run)
     if unpacked:
         assert fetch.ensure(recipe(Pip("toy==1", "abc")))[1] == "Python package toy==1"
     else:
@@ -614,10 +587,10 @@ def test_apt_updates_its_lists_once_when_root(tmp_path: Path, monkeypatch: pytes
         if command[1] == "download":
             raise Unavailable("E: Unable to locate package toy")
 
-    monkeypatch.setattr(sources, "run", run)
+    monkeypatch.setattr(fetch, "run", run)
     for user, expected in ((1000, ["download"]), (0, ["download", "update", "download"])):
         commands.clear()
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         with pytest.raises(Unavailable, match="Unable to locate"):
-            sources.Debian("toy").bring(tmp_path, None)
+            fetch.Debian("toy").bring(tmp_path, None)
         assert commands == expected

@@ -13,10 +13,11 @@ from torch.nn.functional import cross_entropy, dropout
 
 from discretion.errors import ModelError
 from discretion.tasks import models
+from discretion.tasks.catalogue import Kind
 from discretion.tasks.datasets import Dataset, Split
 
 
-def dataset(kind: str, shape: tuple[int, ...], classes: int) -> Dataset:
+def dataset(kind: Kind, shape: tuple[int, ...], classes: int) -> Dataset:
     dtype = {"image": np.uint8, "tabular": np.float32, "text": np.int64}[kind]
     split = Split(np.zeros((4, *shape), dtype=dtype), np.arange(4) % classes)
     return Dataset(
@@ -108,7 +109,8 @@ def test_vmap_over_parameter_vectors_is_a_loop(name: str) -> None:
     x, y = inputs(data, 3, 2), torch.arange(6).reshape(3, 2) % data.classes
 
     def logits(vector: Tensor, x: Tensor) -> Tensor:
-        return functional_call(model, models.unflatten(vector, model), (x,))
+        result: Tensor = functional_call(model, models.unflatten(vector, model), (x,))
+        return result
 
     def loss(vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(logits(vector, x), y)
@@ -122,13 +124,14 @@ def test_vmap_over_parameter_vectors_is_a_loop(name: str) -> None:
 
 
 def test_the_lstm_layer_computes_what_torch_does() -> None:
-    ours = models._LSTMLayer(3, 5)
+    ours = models.LSTMLayer(3, 5)
     theirs = nn.LSTM(3, 5, batch_first=True)
+    own = dict(theirs.named_parameters())
     with torch.no_grad():
-        theirs.weight_ih_l0.copy_(ours.input.weight)
-        theirs.weight_hh_l0.copy_(ours.recurrent.weight)
-        theirs.bias_ih_l0.copy_(ours.input.bias)
-        theirs.bias_hh_l0.zero_()
+        own["weight_ih_l0"].copy_(ours.input.weight)
+        own["weight_hh_l0"].copy_(ours.recurrent.weight)
+        own["bias_ih_l0"].copy_(ours.input.bias)
+        own["bias_hh_l0"].zero_()
     x = torch.randn(2, 7, 3, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(ours(x), theirs(x)[0])
     assert ours.input.bias.tolist() == [0] * 5 + [1] * 5 + [0] * 10  # the forget gate is second
@@ -150,11 +153,11 @@ def test_the_lstm_reads_its_whole_window(position: int) -> None:
         ("zzz", MNIST, "no model 'zzz'. Known: linear, mlp"),
         ("cnn_small", DIGITS, "at least 16x16, but those of made_up are 8x8. Use mlp"),
         ("cnn", dataset("image", (1, 8, 3), 2), "at least 4x4, but those of made_up are 8x3"),
-        ("cnn", ADULT, "reads images, but made_up is tabular data. Use mlp"),
-        ("cnn_small", PLAY, "reads images, but made_up is text data. Use lstm"),
-        ("mlp", PLAY, "cannot read the text of made_up. Use lstm"),
-        ("linear", PLAY, "cannot read the text"),
-        ("lstm", MNIST, "reads text, but made_up is image data"),
+        ("cnn", ADULT, "expected images, but made_up is tabular data. Use mlp"),
+        ("cnn_small", PLAY, "expected images, but made_up is text data. Use lstm"),
+        ("mlp", PLAY, "but made_up is text. Use lstm"),
+        ("linear", PLAY, "but made_up is text"),
+        ("lstm", MNIST, "expected text, but made_up is image data"),
     ],
 )
 def test_a_model_that_does_not_fit_says_so(name: str, data: Dataset, message: str) -> None:
@@ -258,7 +261,7 @@ class Extra(nn.Linear):
         ),
         (
             lambda: nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)),
-            "Dropout at '1' draws .* Remove it",
+            "Dropout at '1' draws .* Remove the layer",
         ),
         (lambda: nn.Sequential(nn.Linear(2, 2), nn.Dropout2d(0.1)), "Dropout2d at '1' draws"),
         (lambda: nn.Sequential(nn.Linear(2, 2), nn.AlphaDropout(0.1)), "AlphaDropout at '1' draws"),
@@ -266,15 +269,15 @@ class Extra(nn.Linear):
         (lambda: nn.LSTM(2, 2, num_layers=2, dropout=0.1), "LSTM draws"),
         (lambda: nn.MultiheadAttention(4, 2, dropout=0.1), "MultiheadAttention draws"),
         (lambda: nn.Sequential(nn.Conv2d(1, 1, 1), nn.FractionalMaxPool2d(2, 1)), "Fractional"),
-        (lambda: with_buffer(persistent=True), "keeps scale .*persistent=False"),
-        (lambda: nn.Sequential(with_buffer(persistent=True)), "keeps 0.scale"),
-        (lambda: nn.InstanceNorm1d(2, affine=True, track_running_stats=True), "keeps running_mean"),
-        (lambda: Extra(2, 2), "keeps _extra_state"),
+        (lambda: with_buffer(persistent=True), "state has scale .*persistent=False"),
+        (lambda: nn.Sequential(with_buffer(persistent=True)), "state has 0.scale"),
+        (lambda: nn.InstanceNorm1d(2, affine=True, track_running_stats=True), "state has running_mean"),
+        (lambda: Extra(2, 2), "state has _extra_state"),
         (lambda: nn.Flatten(), "no trainable parameters"),
         (lambda: frozen("weight", "bias"), "no trainable parameters"),
         (lambda: nn.Linear(2, 2).double(), "'weight' is torch.float64, but must be torch.float32"),
         (lambda: nn.Linear(2, 2).to(torch.bfloat16), "'weight' is torch.bfloat16"),
-        (lambda: nn.LazyLinear(2), "'weight' has no size yet"),
+        (lambda: nn.LazyLinear(2), "'weight' has no shape yet"),
     ],
 )
 def test_check_refuses(make: Callable[[], nn.Module], message: str) -> None:
@@ -318,7 +321,7 @@ def test_unflatten_undoes_flatten_and_gives_views() -> None:
         torch.testing.assert_close(parameters[name], parameter.detach(), rtol=0, atol=0)
     vector[:] = 5
     assert all((p == 5).all() for p in parameters.values())
-    assert not (model[1].weight == 5).any()
+    assert not (model.get_parameter("1.weight") == 5).any()
 
 
 def test_flatten_is_a_copy_even_of_a_single_parameter() -> None:

@@ -1,5 +1,8 @@
 """Every partition keeps its sizes, uses no record twice and is as skewed as it says."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,7 +31,8 @@ def label_counts(part: Partition, labels: Ints) -> Ints:
 
 
 def labels_each(part: Partition, labels: Ints) -> Ints:
-    return (label_counts(part, labels) > 0).sum(axis=1)
+    result: Ints = (label_counts(part, labels) > 0).sum(axis=1)
+    return result
 
 
 def deviation(part: Partition, labels: Ints) -> float:
@@ -83,7 +87,7 @@ def test_varied_sizes_are_the_rounded_shares() -> None:
 
 
 @pytest.mark.parametrize("make", [pt.even_sizes, lambda n, k: pt.varied_sizes(n, k, rng())])
-def test_sizes_refuse_more_clients_than_records(make) -> None:
+def test_sizes_refuse_more_clients_than_records(make: Callable[[int, int], object]) -> None:
     with pytest.raises(DataError, match="5 records cannot be divided among 6 clients"):
         make(5, 6)
     with pytest.raises(DataError, match="1 client or more, found 0"):
@@ -309,7 +313,7 @@ def test_by_name_is_the_function_with_its_option() -> None:
         ("iid", {"labels": np.zeros((60, 1), dtype=np.int64)}, r"found shape \(60, 1\)"),
     ],
 )
-def test_refusals_say_what_is_wrong(kind: str, options: dict, message: str) -> None:
-    given_ = {"labels": balanced(60), "sizes": pt.even_sizes(60, 6), "rng": rng()} | options
+def test_refusals_say_what_is_wrong(kind: str, options: dict[str, Any], message: str) -> None:
+    given_: dict[str, Any] = {"labels": balanced(60), "sizes": pt.even_sizes(60, 6), "rng": rng()} | options
     with pytest.raises(DataError, match=message):
         pt.partition(kind, **given_)

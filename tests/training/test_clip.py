@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from discretion.clip import ROUNDING, add_layers, finite_and_factor
-from discretion.extension import extension
+from discretion._native import extension
+from discretion.training.clip import ROUNDING, add_layers, finite_and_factor
 
 ROWS = (0, 1, 3, 4, 5, 33, 70)
 WIDTHS = (1, 7, 8, 9, 2047, 2049, 4500)

@@ -10,18 +10,20 @@ import pytest
 from scipy import stats
 
 from discretion.accounting import certify
-from discretion.clip import finite_and_factor, layers_of
-from discretion.combine import Combine
 from discretion.errors import BudgetError, LedgerError, PlanError
-from discretion.ledger import Ledger
+from discretion.ledger.ledger import Ledger
 from discretion.methods import make_plan
-from discretion.noise import Cryptographic, Seeded
-from discretion.orders import Order, Statistics, Updates
-from discretion.phase import FLAT, Clipping, Phase, Quantile
-from discretion.pick import Reading, Rule
-from discretion.plan import NoiseAt, Plan
-from discretion.population import Population
-from discretion.release import (
+from discretion.plan.combine import Combine
+from discretion.plan.phase import FLAT, Clipping, Phase, Quantile
+from discretion.plan.plan import NoiseAt, Plan
+from discretion.plan.population import Population
+from discretion.plan.selection_rules import Reading, Rule
+from discretion.randomness.sources import Cryptographic, Seeded
+from discretion.randomness.streams import Purpose, run_stream
+from discretion.training.clip import finite_and_factor, layers_of
+from discretion.training.loop import State, next_state, select, train
+from discretion.training.orders import Order, Statistics, Updates
+from discretion.training.release import (
     LARGEST_SCALE,
     clipped_sums,
     hand_out,
@@ -29,12 +31,12 @@ from discretion.release import (
     noisy_sum,
     release,
 )
-from discretion.server import Server
-from discretion.streams import Purpose, run_stream
-from discretion.train import State, next_state, select, train
+from discretion.training.server_update import Server
+from support.attack import lower_bound
+from support.training_clients import UpdatesOnly
 
 
-class Fixed:
+class Fixed(UpdatesOnly):
     """Clients whose updates are rows of a matrix."""
 
     def __init__(self, rows: np.ndarray) -> None:
@@ -118,9 +120,9 @@ def test_noise_and_divisor_are_the_same_whoever_takes_part() -> None:
         next_state(plan_of(replace(phase, rate=np.ones(30))), Fixed(r), start, run="r", seed=7, willing=w)
         for r, w in ((0 * rows, None), (rows, None), (rows, odd))
     )
-    all_in, one_pool = all_in.model - noise.model, one_pool.model - noise.model
-    np.testing.assert_allclose(one_pool, 15 * 0.01 * 0.01, rtol=1e-2)  # the second pool's weight, not more
-    np.testing.assert_allclose(all_in, 15 * 0.01 * (0.1 + 0.01), rtol=1e-2)
+    # the second pool's weight, not more
+    np.testing.assert_allclose(one_pool.model - noise.model, 15 * 0.01 * 0.01, rtol=1e-2)
+    np.testing.assert_allclose(all_in.model - noise.model, 15 * 0.01 * (0.1 + 0.01), rtol=1e-2)
 
 
 def test_who_refuses_is_not_asked() -> None:
@@ -386,7 +388,8 @@ def test_a_client_enters_once_and_only_if_asked() -> None:
             take([Updates(who, change)])
     with pytest.raises(LedgerError, match="must be float32, found float16"):
         take([Updates(np.array([1]), row.astype(np.float16))])
-    np.testing.assert_allclose(take([Updates(np.array([1], dtype=np.uint64), row / 2)]), [[0.5, 0.5]])
+    half = Updates(np.array([1], dtype=np.uint64), np.float32(0.5) * row)
+    np.testing.assert_allclose(take([half]), np.full((1, 2), 0.5))
 
 
 def test_a_client_with_turns_enters_as_often_as_it_was_asked() -> None:
@@ -430,6 +433,7 @@ def one_release(
     sums, scale = release(
         plan, phase, size, scale, asked, updates, lambda pool: seeded(round_, pool), own_noise
     )
+    assert sums is not None
     return (np.ones(1) if phase.own_pools else phase.weight) @ sums, scale
 
 
@@ -713,18 +717,6 @@ def test_an_attack_finds_no_more_than_was_certified() -> None:
     assert certified / 3 < found < certified
 
 
-def lower_bound(present: np.ndarray, absent: np.ndarray, delta: float) -> float:
-    """On epsilon, from scores of equally many trials with and without a canary (Clopper-Pearson, 99.9 %)."""
-    found, trials = 0.0, len(present)
-    for threshold in np.quantile(np.concatenate([present, absent]), np.linspace(0.02, 0.98, 49)):
-        for inside, outside in ((present, absent), (-absent, -present)):
-            cut = threshold if inside is present else -threshold
-            hits = stats.binomtest(int((inside > cut).sum()), trials).proportion_ci(0.998).low
-            false = stats.binomtest(int((outside > cut).sum()), trials).proportion_ci(0.998).high
-            found = max(found, np.log(max(hits - delta, 1e-12) / false))
-    return found
-
-
 # rules that read, fixed numbers, pools of single clients
 
 
@@ -830,7 +822,7 @@ def test_a_fixed_number_that_is_not_what_is_charged_is_refused() -> None:
         fixed_phase(np.where(np.arange(14) == 0, 0.2, np.where(np.arange(14) == 1, 0.4, rate)), clip),
         fixed_phase(rate, np.where(np.arange(14) == 3, 5.0, clip)),
     ):
-        with pytest.raises(PlanError, match="a fixed, whole number is drawn"):
+        with pytest.raises(PlanError, match="sampling fixed_size needs"):
             replace(plan_of(wrong), sampling="fixed_size", accounting="paper")
 
 
@@ -897,6 +889,6 @@ def test_a_statistic_from_nobody_who_was_asked_is_refused() -> None:
             def statistics(self, order: Order, reading: Reading, place: list[int] = place) -> Statistics:
                 return Statistics(np.array(place), np.ones((len(place), 1)))
 
-        with pytest.raises(LedgerError, match="was not asked, or came twice"):
+        with pytest.raises(LedgerError, match="was not asked for, or came twice"):
             state = State.start(np.zeros(3, np.float32))
             next_state(plan, Odd(np.zeros((4, 3)), np.ones((4, 1))), state, run="r", seed=0)

@@ -1,17 +1,19 @@
 """What the server does with released steps, against the same arithmetic written out."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from discretion.combine import Combine
 from discretion.errors import PlanError
-from discretion.orders import Updates
-from discretion.phase import Phase
-from discretion.plan import Plan
-from discretion.server import NONE, Server, mean_model
-from discretion.train import State, next_state
+from discretion.plan.combine import Combine
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.training.loop import State, next_state
+from discretion.training.orders import Order, Updates
+from discretion.training.server_update import NONE, Server, mean_model
+from support.training_clients import UpdatesOnly
 
 STEPS = np.random.default_rng(0).standard_normal((6, 40)) * np.geomspace(0.01, 3, 40)
 
@@ -66,8 +68,8 @@ def test_without_averaging_there_is_no_mean() -> None:
     assert replace(state, mean=2 * model).result.tolist() == [2, 2, 2]
 
 
-class Constant:
-    def updates(self, order):  # type: ignore[no-untyped-def]
+class Constant(UpdatesOnly):
+    def updates(self, order: Order) -> Iterator[Updates]:
         yield Updates(order.clients, np.ones((len(order.clients), 3), np.float32))
 
 

@@ -14,30 +14,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discretion import on_record
-from discretion.config import read
-from discretion.ledger import Ledger
-from discretion.materials import load_data
-from discretion.phase import Phase
-from discretion.plan import Plan
-from discretion.runs import RunFolder, alone, execute, prepare
-from discretion.watch.following import Follow, Seen, is_locked
-from discretion.watch.page import View, page, view_of
+from discretion.ledger import snapshot
+from discretion.ledger.ledger import Ledger
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.runs.config import read
+from discretion.runs.execute import execute
+from discretion.runs.folder import RunFolder, alone
+from discretion.runs.prepare import prepare
+from discretion.watch.follow import Follow, Seen, Tail, is_locked
+from discretion.watch.live_page import PageView, page, view_of
 from discretion.watch.server import Watch
-from discretion.watch.summary import classes, expected, record_of
-from discretion.watch.tail import Tail
-from discretion.watch.wording import pace
-from run_folders import keep_secret
-from stepping import Stepping
-
-ROUNDS = 8  # of small_config
+from discretion.watch.state import classes, expected, pace, record_of
+from support.run_folders import keep_secret
+from support.small_run import ROUNDS, contents
+from support.stepping import Stepping
 
 
 @pytest.fixture
 def made(small_config: Path, tmp_path: Path) -> Path:
     """A run that has not begun."""
     config = read(small_config)
-    prepare(config, RunFolder(tmp_path / "run"), load_data(config))
+    prepare(config, RunFolder(tmp_path / "run"))
     return tmp_path / "run"
 
 
@@ -46,18 +44,13 @@ def copy(small_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(small_run, tmp_path / "run"))
 
 
-def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in found}
-
-
 # lines of a file
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "half", "cut", "anew", "gone"]), st.integers(0, 3))))
 def test_a_tail_hands_out_the_lines_of_the_file(tmp_path_factory: pytest.TempPathFactory, acts: Any) -> None:
     path = tmp_path_factory.mktemp("tail") / "lines"
-    tail, known = Tail(path), []
+    tail, known = Tail(path), list[str]()
     text = ""
     for number, (act, size) in enumerate(acts):
         whole = text[: text.rfind("\n") + 1]
@@ -95,7 +88,7 @@ def test_a_run_is_waited_for_then_seen_to_be_made(small_config: Path, tmp_path: 
     follow = Follow(tmp_path / "run")
     assert follow.look() == Seen(tmp_path / "run", "waiting")
     config = read(small_config)
-    prepare(config, RunFolder(tmp_path / "run"), load_data(config))
+    prepare(config, RunFolder(tmp_path / "run"))
     seen = follow.look()
     assert seen.status == "ready" and seen.run and seen.run.plan.rounds == ROUNDS
     assert seen.done == seen.counted == 0 and not seen.rounds
@@ -162,7 +155,7 @@ def test_another_run_in_the_same_folder_is_another_run(copy: Path, small_config:
     first = follow.look()
     shutil.rmtree(copy)
     config = read(small_config, ["plan.rounds=5"])
-    prepare(config, RunFolder(copy), load_data(config))
+    prepare(config, RunFolder(copy))
     second = follow.look()
     assert first.run and second.run and first.run.about.id != second.run.about.id
     assert (second.status, second.done, second.run.plan.rounds) == ("ready", 0, 5)
@@ -234,14 +227,14 @@ def test_a_ledger_that_names_a_client_too_many_is_not_read(copy: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("UPDATE round SET refused = '[999]' WHERE round = 2")
         db.commit()
-    assert on_record.read_on(path, seen.run.about.id, on_record.nothing(len(seen.run.population))) is None
+    assert snapshot.read_on(path, seen.run.about.id, snapshot.nothing(len(seen.run.population))) is None
 
 
 def test_a_folder_that_cannot_be_read_is_said(copy: Path) -> None:
     RunFolder(copy).plan.write_text("{}")
     seen = Follow(copy).look()
-    assert seen.status == "waiting" and "not a plan" in seen.problem
-    assert "not a plan" in view_of(seen).parts["lead"]
+    assert seen.status == "waiting" and "not a Discretion plan" in seen.problem
+    assert "not a Discretion plan" in view_of(seen).parts["lead"]
 
 
 def test_a_lock_is_seen_without_being_taken(made: Path) -> None:
@@ -256,7 +249,7 @@ def test_a_lock_is_seen_without_being_taken(made: Path) -> None:
 def test_who_refuses_is_counted_by_class(small_config: Path, tmp_path: Path) -> None:
     """A client's budget is withdrawn in mid-run: from then on it refuses every round."""
     config, folder = read(small_config), RunFolder(tmp_path / "run")
-    task = prepare(config, folder, load_data(config))
+    task = prepare(config, folder)
     strict = int(np.flatnonzero(task.population.epsilon == 4)[0])
 
     def withdraw(now: Any) -> None:
@@ -264,7 +257,7 @@ def test_who_refuses_is_counted_by_class(small_config: Path, tmp_path: Path) -> 
             with Ledger(folder.ledger(config), task.population) as ledger:
                 ledger.change_budget(task.population.client[strict], -3.99)
 
-    execute(folder, task, on_round=withdraw)
+    execute(task, on_round=withdraw)
     seen = Follow(folder.path).look()
     assert seen.record and seen.record.refusing.tolist() == [strict]
     first, *others = classes(seen)
@@ -283,16 +276,16 @@ def test_a_ledger_is_read_on_from_what_is_known(copy: Path) -> None:
         db.execute("UPDATE round SET reserved = '2000' WHERE round = 1")
         db.execute("UPDATE round SET committed = '3000' WHERE round = ?", [ROUNDS - 1])
         db.commit()
-        known = on_record.read_on(path, run, on_record.nothing(clients))
+        known = snapshot.read_on(path, run, snapshot.nothing(clients))
         assert known and (known.reserved, known.committed, known.other_runs) == (ROUNDS, ROUNDS - 1, 0)
         assert (known.since, known.until) == ("2000", "3000")
         db.execute(state, ["committed", ROUNDS])
         db.commit()
-    again = on_record.read_on(path, run, known)
+    again = snapshot.read_on(path, run, known)
     assert again and again.reserved == again.committed == ROUNDS
-    other = on_record.read_on(path, "another", on_record.nothing(clients))
+    other = snapshot.read_on(path, "another", snapshot.nothing(clients))
     assert other and (other.reserved, other.other_runs) == (0, 1)
-    assert on_record.read_on(copy / "nowhere.sqlite", run, known) is None
+    assert snapshot.read_on(copy / "nowhere.sqlite", run, known) is None
 
 
 def test_what_clients_elsewhere_answer_is_counted(copy: Path) -> None:
@@ -354,7 +347,7 @@ def test_the_pace_is_not_told_where_it_tells_who_took_part(copy: Path) -> None:
                 now[0] += 4.0
                 seen = follow.look()
         view, found = view_of(seen), record_of(seen)
-        told = view.parts["numbers"] + view.parts["lead"]
+        told = view.parts["figures"] + view.parts["lead"]
         assert seen.status == "running" and ("seconds" in told) == (seen.pace is not None)
         return found["seconds_a_round"], found["seconds_left"]
 
@@ -369,19 +362,19 @@ def test_the_pace_is_not_told_where_it_tells_who_took_part(copy: Path) -> None:
 def test_a_run_ends_as_it_would_unwatched(small_config: Path, tmp_path: Path) -> None:
     """Though its ledger is read all the time."""
     config, folder = read(small_config), RunFolder(tmp_path / "run")
-    task = prepare(config, folder, load_data(config))
+    task = prepare(config, folder)
     ended, looks = threading.Event(), [0]
 
     def look() -> None:
-        known = on_record.nothing(len(task.population))
+        known = snapshot.nothing(len(task.population))
         while not ended.is_set():
-            found = on_record.read_on(folder.ledger(config), task.name, known, wait=0.0)
+            found = snapshot.read_on(folder.ledger(config), task.name, known, wait=0.0)
             looks[0] += found is not None
 
     looking = threading.Thread(target=look)
     looking.start()
     try:
-        execute(folder, task)
+        execute(task)
     finally:
         ended.set()
         looking.join()
@@ -401,7 +394,7 @@ def test_what_is_new_is_sent_and_nothing_else(copy: Path) -> None:
     folder.model.unlink()
     follow = Follow(copy)
     all_ = view_of(follow.look())
-    first = all_.since(View())
+    first = all_.since(PageView())
     assert set(first) == {"parts", "charts", "title", "status"} and set(first["parts"]) == set(all_.parts)
     assert view_of(follow.look()).since(all_) == {}
     folder.model.write_bytes(b"")
@@ -413,11 +406,11 @@ def test_what_is_new_is_sent_and_nothing_else(copy: Path) -> None:
 def test_a_model_that_diverged_and_no_privacy_are_shown(small_config: Path, tmp_path: Path) -> None:
     changes = ["plan.method=fedavg", "train.accept_no_privacy=true", "plan.rounds=2"]
     config, folder = read(small_config, changes), RunFolder(tmp_path / "bare")
-    prepare(config, folder, load_data(config))
+    prepare(config, folder)
     folder.history.write_text('{"round": 1, "accuracy": 0.1, "loss": NaN}\n')
     seen = Follow(folder.path).look()
     view = view_of(seen)
     assert "no privacy" in view.parts["marks"] and "protects nobody" in view.parts["counted"]
-    assert "diverged" in view.parts["evaluations"] and "Most used budget" not in view.parts["numbers"]
+    assert "diverged" in view.parts["evaluations"] and "Most used budget" not in view.parts["figures"]
     assert "∞" in view.parts["classes"]
-    json.loads(json.dumps(view.since(View()), allow_nan=False))
+    json.loads(json.dumps(view.since(PageView()), allow_nan=False))

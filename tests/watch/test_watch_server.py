@@ -7,19 +7,20 @@ import shutil
 import socket
 import threading
 from collections.abc import Generator, Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from discretion.config import read
 from discretion.errors import InputError
-from discretion.materials import load_data
-from discretion.runs import RunFolder, prepare
+from discretion.runs.config import read
+from discretion.runs.folder import RunFolder
+from discretion.runs.prepare import prepare
 from discretion.watch.server import HOST, Watch
-from stepping import Stepping
-from test_watch import ROUNDS, contents
+from support.small_run import ROUNDS, contents
+from support.stepping import Stepping
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def ask_at(server: Watch, method: str, path: str, headers: dict[str, str] | None
 
 def test_the_page_is_whole_before_any_script_runs(served: Watch) -> None:
     status, headers, body = ask(served, "GET", "/")
-    text = body.decode()
+    text = unescape(body.decode())
     assert status == 200 and headers["Content-Type"] == "text/html; charset=utf-8"
     assert f"All {ROUNDS} rounds are done" in text and text.count('class="chart"') == 2
     assert "connect-src 'self'" in text and not re.search(r"(src|href)=\"(?!#|data:)", text)
@@ -201,7 +202,7 @@ def test_events_follow_a_run_that_is_killed_and_resumed(
     """From before its folder is there until it is finished, on one connection."""
     folder, config, shown = RunFolder(tmp_path / "run"), read(small_config), Shown(waiting)
     shown.until("waiting", "There is no run")
-    prepare(config, folder, load_data(config))
+    prepare(config, folder)
     shown.until("ready", "Training has not begun")
     with Stepping(folder.path) as run:
         run.until(2)

@@ -8,9 +8,11 @@ from scipy.optimize import brentq
 from scipy.stats import binom
 
 from discretion.accounting import Pld, gaussian, noise_multiplier
-from discretion.accounting.papers import adaptive_sampling
-from discretion.accounting.papers.adaptive_sampling import MINMAX_SLOPE, SLOPE
-from discretion.steps import Steps
+from discretion.methods.papers import appendix
+from discretion.methods.papers.appendix import SLOPE
+from discretion.plan.steps import Steps
+from support import formulas
+from support.formulas import MINMAX_SLOPE
 
 
 def one(value: float) -> np.ndarray:
@@ -20,8 +22,8 @@ def one(value: float) -> np.ndarray:
 def excess(turns: float, draws: int, delta: float, slope: float) -> float:
     """How many times as often as promised the bound is passed."""
     rate = one(turns / draws)
-    bound = adaptive_sampling.turns_bound(rate, draws, one(delta), slope)
-    return float(adaptive_sampling.tail(rate, draws, bound)[0]) / delta
+    bound = appendix.turns_bound(rate, draws, one(delta), slope)
+    return float(formulas.tail(rate, draws, bound)[0]) / delta
 
 
 @pytest.mark.parametrize(
@@ -58,21 +60,21 @@ def test_frequent_clients_do_not() -> None:
 
 def test_tail_is_binomial() -> None:
     rate, turns = np.array([0.01, 0.3]), np.array([2.7, 31.0])
-    assert adaptive_sampling.tail(rate, 100, turns) == pytest.approx(binom.sf([2, 31], 100, rate))
+    assert formulas.tail(rate, 100, turns) == pytest.approx(binom.sf([2, 31], 100, rate))
 
 
 def test_where_the_margin_exceeds_the_mean() -> None:
     """Below 45.8 expected turns (k = 1.702, delta''' = 1e-5), which turns the paper's advice round."""
     turns, draws = 45.8, 10**9
-    bound = adaptive_sampling.turns_bound(one(turns / draws), draws, one(1e-5), MINMAX_SLOPE)
+    bound = appendix.turns_bound(one(turns / draws), draws, one(1e-5), MINMAX_SLOPE)
     assert bound == pytest.approx(2 * turns, rel=1e-3)
 
 
 def paper_noise(epsilon: float, turns: float, draws: int) -> np.ndarray:
     """delta' and delta''' share 1e-5, k of Waissi and Rossin."""
     each = one(5e-6)
-    bound = adaptive_sampling.turns_bound(one(turns / draws), draws, each)
-    return adaptive_sampling.output_multiplier(one(epsilon), each, bound)
+    bound = appendix.turns_bound(one(turns / draws), draws, each)
+    return appendix.output_multiplier(one(epsilon), each, bound)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_noise_of_the_exact_mixture() -> None:
     rate, draws = one(0.01), np.array([500])
 
     def over(noise: float) -> float:
-        return float(adaptive_sampling.epsilon_exact(rate, draws, one(noise), one(1e-5))[0]) - 0.5
+        return float(appendix.epsilon_exact(rate, draws, one(noise), one(1e-5))[0]) - 0.5
 
     assert brentq(over, 10, 40) == pytest.approx(18.7, rel=5e-3)
 
@@ -111,16 +113,16 @@ def test_exact_epsilon_without_chance_is_that_of_a_gaussian() -> None:
     rate, draws = np.array([1 - 1e-15, 1 - 1e-15]), np.array([4, 9])
     noise, delta = np.array([2.0, 1.0]), np.full(2, 1e-5)
     exact = gaussian.epsilon_of(np.sqrt(draws) / noise, delta)
-    assert adaptive_sampling.epsilon_exact(rate, draws, noise, delta) == pytest.approx(exact)
-    assert adaptive_sampling.epsilon_exact(one(1e-9), np.array([5]), one(1.0), one(1e-5)) == 0
+    assert appendix.epsilon_exact(rate, draws, noise, delta) == pytest.approx(exact)
+    assert appendix.epsilon_exact(one(1e-9), np.array([5]), one(1.0), one(1e-5)) == 0
 
 
 def test_seen_turns_cost_more_than_secret_ones_and_renyi_bounds_them() -> None:
     rate, draws = np.array([0.02, 0.1, 0.5]), np.full(3, 40)
     noise, delta = np.array([1.0, 3.0, 10.0]), np.full(3, 1e-5)
-    exact = adaptive_sampling.epsilon_exact(rate, draws, noise, delta)
+    exact = appendix.epsilon_exact(rate, draws, noise, delta)
     assert (Pld().epsilon(Steps.same(rate, noise, 40), delta) < exact).all()
-    upper = adaptive_sampling.epsilon_renyi(rate, draws, noise, delta)
+    upper = appendix.epsilon_renyi(rate, draws, noise, delta)
     assert ((exact < upper) & (upper < 1.3 * exact)).all()
 
 
@@ -128,16 +130,16 @@ def test_rare_clients_with_large_budgets_are_not_protected() -> None:
     """The bound is then a fraction of one turn. With small budgets the slack in the constant saves them."""
     for epsilon, turns, known in ((5, 0.001, 6.15), (10, 0.001, 17.0), (30, 0.05, 36.3)):
         noise = paper_noise(epsilon, turns, 500)
-        found = adaptive_sampling.epsilon_exact(one(turns / 500), np.array([500]), noise, one(1e-5))
+        found = appendix.epsilon_exact(one(turns / 500), np.array([500]), noise, one(1e-5))
         assert found == pytest.approx(known, rel=3e-3)
     noise = paper_noise(1, 0.001, 500)
-    assert adaptive_sampling.epsilon_exact(one(2e-6), np.array([500]), noise, one(1e-5)) < 1
+    assert appendix.epsilon_exact(one(2e-6), np.array([500]), noise, one(1e-5)) < 1
 
 
 def test_gradient_noise_and_deltas() -> None:
     each = one(5e-6)
-    output = adaptive_sampling.output_multiplier(one(2.0), each, one(8.0))
+    output = appendix.output_multiplier(one(2.0), each, one(8.0))
     assert output == pytest.approx(math.sqrt(2 * math.log(1.25 / 5e-6) * 8) / 2)
-    gradient = adaptive_sampling.gradient_multiplier(one(2.0), each, one(1e-5), one(8.0), 5)
+    gradient = appendix.gradient_multiplier(one(2.0), each, one(1e-5), one(8.0), 5)
     assert gradient == pytest.approx(output * math.sqrt(5 * math.log(1e5)))
-    assert 1 - adaptive_sampling.total_delta(one(0.1), one(0.2)) == pytest.approx(0.9 * 0.8)
+    assert 1 - appendix.total_delta(one(0.1), one(0.2)) == pytest.approx(0.9 * 0.8)

@@ -1,22 +1,24 @@
 """How often clients are drawn: the printed problem, the exact one and ours, against other solvers."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.special import softmax
 
 from discretion.accounting import gaussian
-from discretion.accounting.papers.adaptive_sampling import MINMAX_SLOPE, turns_bound
+from discretion.arrays import Floats
 from discretion.errors import PlanError
-from discretion.problems.adaptive_sampling import (
-    exact_objective,
+from discretion.methods.papers.appendix import turns_bound
+from discretion.methods.solvers.adaptive_sampling import (
     noise_weights,
-    planned_objective,
     planned_rates,
     planned_terms,
-    printed_objective,
     printed_rates,
 )
+from support.formulas import MINMAX_SLOPE, exact_objective, planned_objective, printed_objective
 
 CLIENTS, DRAWS, ROUNDS = 100, 10, 100
 EPSILON = np.random.default_rng(3).uniform(0.5, 5, CLIENTS)
@@ -25,10 +27,15 @@ DELTA = np.full(CLIENTS, 1e-5)
 UNIFORM = np.full(CLIENTS, 1 / CLIENTS)
 
 
-def found_by_descent(objective, start: np.ndarray) -> tuple[float, np.ndarray]:
+def found_by_descent(objective: Callable[[Floats], float], start: Floats) -> tuple[float, np.ndarray]:
     """L-BFGS on the logarithms, with differences for gradients."""
-    options = {"maxfun": 10**6, "maxiter": 2000, "ftol": 1e-15}
-    found = minimize(lambda z: objective(softmax(z)), np.log(start), method="L-BFGS-B", options=options)
+    options: Any = {"maxfun": 10**6, "maxiter": 2000, "ftol": 1e-15}
+
+    def value(logarithms: Floats) -> float:
+        return objective(softmax(logarithms))
+
+    begin: Floats = np.log(start)
+    found = minimize(value, begin, method="L-BFGS-B", options=options)
     return float(found.fun), softmax(found.x)
 
 
@@ -142,7 +149,7 @@ def test_the_planned_problem_is_solved(noise: float) -> None:
 
 def test_very_different_clients() -> None:
     """Each still has a rate, and the price of a rate is the same for all."""
-    weight = 10.0 ** np.arange(-15, 15, 3)
+    weight = 10.0 ** np.arange(-15.0, 15.0, 3.0)
     rate = printed_rates(weight, 16)
     price = weight * (rate**-1.5 / 4 - rate**-0.5) / 2
     assert price[:-2] == pytest.approx(price[0], rel=1e-6)  # of the last two, at 1 / sqrt(K), it is a rest

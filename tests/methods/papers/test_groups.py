@@ -1,13 +1,17 @@
 """Tables I and III without training, Theorem 1, and the noise that the weights make of it."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
 from discretion.accounting import Pld, Renyi, noise_multiplier
-from discretion.accounting.papers import groups
-from discretion.accounting.papers.groups import TABLE_1, TABLE_3, Setting
-from discretion.steps import Steps
+from discretion.arrays import Floats
+from discretion.methods.papers import xu_hu
+from discretion.methods.papers.xu_hu import TABLE_1, TABLE_3, Setting
+from discretion.plan.steps import Steps
+from support import formulas
 
 NAMES = pytest.mark.parametrize("name", TABLE_1)
 
@@ -23,7 +27,7 @@ def test_table_3_is_opacus(name: str) -> None:
     setting = TABLE_1[name]
     for rates, published in zip((setting.equal_rates, setting.rates), TABLE_3[name], strict=True):
         budget = setting.epsilon, setting.delta, rates, setting.rounds
-        assert groups.opacus_multiplier(*budget) ** 2 == pytest.approx(published, abs=0.01)
+        assert formulas.opacus_multiplier(*budget) ** 2 == pytest.approx(published, abs=0.01)
         assert noise_multiplier(*budget, Renyi()) ** 2 == pytest.approx(published, abs=0.01)
 
 
@@ -36,15 +40,15 @@ def test_table_3_to_three_digits() -> None:
     for name, lines in known.items():
         setting = TABLE_1[name]
         for rates, line in zip((setting.equal_rates, setting.rates), lines, strict=True):
-            found = groups.opacus_multiplier(setting.epsilon, setting.delta, rates, setting.rounds)
+            found = formulas.opacus_multiplier(setting.epsilon, setting.delta, rates, setting.rounds)
             assert found**2 == pytest.approx(line, rel=2e-3)
 
 
 def test_table_3_is_not_theorem_1() -> None:
     setting = TABLE_1["FMNIST"]
     budget = setting.epsilon, setting.delta, setting.equal_rates, setting.rounds
-    assert groups.theorem_1(*budget) == pytest.approx([3.32, 1.13, 0.587], rel=3e-3)
-    assert groups.theorem_1(*budget)[0] ** 2 == pytest.approx(10.998, abs=5e-4)
+    assert xu_hu.theorem_1(*budget) == pytest.approx([3.32, 1.13, 0.587], rel=3e-3)
+    assert xu_hu.theorem_1(*budget)[0] ** 2 == pytest.approx(10.998, abs=5e-4)
     assert noise_multiplier(*budget)[0] ** 2 == pytest.approx(1.628, rel=2e-3)
 
 
@@ -53,7 +57,7 @@ def test_table_3_is_not_theorem_1() -> None:
 )
 def test_theorem_1_breaks_its_promise_for_little_noise(rate: float, epsilon: float, known: float) -> None:
     delta, q = TABLE_1["FMNIST"].delta[:1], np.array([rate])
-    noise = groups.theorem_1(np.array([epsilon]), delta, q, 50)
+    noise = xu_hu.theorem_1(np.array([epsilon]), delta, q, 50)
     assert noise**2 < 0.7
     assert Pld().epsilon(Steps.same(q, noise, 50), delta) == pytest.approx(known, rel=4e-3)
 
@@ -62,7 +66,7 @@ def test_theorem_1_breaks_its_promise_for_little_noise(rate: float, epsilon: flo
 def test_theorem_1_wastes_budget_elsewhere(name: str) -> None:
     """What is spent is 2 to 5.7 times less than promised."""
     setting = TABLE_1[name]
-    noise = groups.theorem_1(setting.epsilon, setting.delta, setting.equal_rates, setting.rounds)
+    noise = xu_hu.theorem_1(setting.epsilon, setting.delta, setting.equal_rates, setting.rounds)
     spent = Pld().epsilon(Steps.same(setting.equal_rates, noise, setting.rounds), setting.delta)
     slack = (setting.epsilon / spent)[noise**2 >= 0.7]
     assert ((slack > 2) & (slack < 5.7)).all()
@@ -81,14 +85,14 @@ def test_table_1_has_a_closed_form(name: str) -> None:
     """All but Shakespeare's rates, which are not reproduced, come within a tenth."""
     setting, (rates, deviation, objective) = TABLE_1[name], RATES[name]
     sizes = np.full(3, setting.clients / 3)
-    found = groups.optimal_rates(setting.epsilon, setting.delta, sizes, setting.rate)
+    found = xu_hu.optimal_rates(setting.epsilon, setting.delta, sizes, setting.rate)
     assert 100 * found == pytest.approx(rates, abs=0.006)
     assert found.mean() == pytest.approx(setting.rate)
     assert setting.rates / found - 1 == pytest.approx(deviation, abs=0.006)
 
     def value(rates: np.ndarray) -> float:
-        noise = groups.theorem_1(setting.epsilon, setting.delta, rates, setting.rounds)
-        return groups.noise_objective(drawn(setting, rates), noise)
+        noise = xu_hu.theorem_1(setting.epsilon, setting.delta, rates, setting.rounds)
+        return formulas.noise_objective(drawn(setting, rates), noise)
 
     assert value(setting.rates) / value(found) == pytest.approx(objective, rel=2e-3)
 
@@ -97,12 +101,12 @@ def test_the_closed_form_is_the_optimum() -> None:
     """Also for groups of different sizes."""
     setting = TABLE_1["SVHN"]
     sizes = np.array([3000.0, 1000.0, 2000.0])
-    best = groups.optimal_rates(setting.epsilon, setting.delta, sizes, setting.rate)
+    best = xu_hu.optimal_rates(setting.epsilon, setting.delta, sizes, setting.rate)
     assert (best * sizes).sum() == pytest.approx(setting.rate * 6000)
 
     def value(rates: np.ndarray) -> float:
-        noise = groups.theorem_1(setting.epsilon, setting.delta, rates, setting.rounds)
-        return groups.noise_objective(rates * sizes, noise)
+        noise = xu_hu.theorem_1(setting.epsilon, setting.delta, rates, setting.rounds)
+        return formulas.noise_objective(rates * sizes, noise)
 
     rng = np.random.default_rng(1)
     for _ in range(200):
@@ -116,7 +120,7 @@ def test_with_the_noise_that_is_needed_only_the_generous_group_is_asked() -> Non
     found = []
     for rates in ([0.0069, 0.0189, 0.0342], [0.0003, 0.0204, 0.0393], [0.0004, 0.0004, 0.0592]):
         noise = noise_multiplier(setting.epsilon, setting.delta, np.array(rates), setting.rounds)
-        found.append(groups.noise_objective(drawn(setting, np.array(rates)), noise))
+        found.append(formulas.noise_objective(drawn(setting, np.array(rates)), noise))
     assert found[0] > found[1] > found[2]
 
 
@@ -126,7 +130,7 @@ def test_figure_1() -> None:
     first = []
     for strictest in (0.5, 1.0, 1.5, 2.0):
         epsilon = np.array([strictest, 1.5, 3.0])
-        first.append(groups.optimal_rates(epsilon, setting.delta, sizes, setting.rate))
+        first.append(xu_hu.optimal_rates(epsilon, setting.delta, sizes, setting.rate))
     assert 100 * first[2][:2] == pytest.approx(1.526, abs=5e-4)
     assert (np.diff(first, axis=0)[:, 0] > 0).all()
     assert (np.diff(first, axis=0)[:, 1:] < 0).all()
@@ -141,13 +145,13 @@ def test_lambda_is_computed_in_two_ways(name: str, published: list[float]) -> No
     chosen = drawn(setting, setting.rates)
     found = [
         setting.clip**2 * equal[0],
-        groups.printed_noise(equal, setting.clip),
-        groups.printed_weighted_noise(optimal, setting.clip, chosen, np.ones(3)),
-        groups.printed_weighted_noise(optimal, setting.clip, chosen, groups.KEPT),
+        formulas.printed_noise(equal, setting.clip),
+        formulas.printed_weighted_noise(optimal, setting.clip, chosen, np.ones(3)),
+        formulas.printed_weighted_noise(optimal, setting.clip, chosen, formulas.KEPT),
     ]
     assert found == pytest.approx(published, abs=0.0101)
     alike = [
-        setting.clip**2 * (groups.weights(drawn(setting, rates)) ** 2 * variance).sum()
+        setting.clip**2 * (xu_hu.weights(drawn(setting, rates)) ** 2 * variance).sum()
         for rates, variance in ((setting.equal_rates, equal), (setting.rates, optimal))
     ]
     assert alike == pytest.approx([0.92, 0.97] if name == "FMNIST" else [1.24, 1.11], abs=0.005)
@@ -164,14 +168,14 @@ NOISE = {  # one noise for all, groups at equal rates, groups at the published o
 @NAMES
 def test_groups_at_equal_rates_are_noisier_than_one_noise_for_all(name: str) -> None:
     setting = TABLE_1[name]
-    found, gains = [], []
+    found, gains = list[float](), list[float]()
     for rates in (setting.equal_rates, setting.rates):
-        noise = groups.opacus_multiplier(setting.epsilon, setting.delta, rates, setting.rounds)
+        noise = formulas.opacus_multiplier(setting.epsilon, setting.delta, rates, setting.rounds)
         clients = drawn(setting, rates)
-        weight = groups.weights(clients)
+        weight = xu_hu.weights(clients)
         found += [noise[0] ** 2] if not found else []  # everybody at the strictest budget
-        found.append(groups.noise_to_signal(clients, noise, weight, setting.cohort))
-        gains.append(groups.gain(clients, weight, setting.cohort))
+        found.append(formulas.noise_to_signal(clients, noise, weight, setting.cohort))
+        gains.append(formulas.gain(clients, weight, setting.cohort))
     assert found == pytest.approx(NOISE[name], rel=6e-3)
     assert gains[0] == pytest.approx(1 / 3)
     if name in ("FMNIST", "CIFAR-10"):
@@ -180,8 +184,8 @@ def test_groups_at_equal_rates_are_noisier_than_one_noise_for_all(name: str) -> 
 
 def test_plain_mean_has_gain_one() -> None:
     clients, noise = np.array([10.0, 30.0]), np.array([1.0, 2.0])
-    assert groups.gain(clients, np.ones(2), 40.0) == 1
-    assert groups.noise_to_signal(clients, noise, np.ones(2), 40.0) == 5
+    assert formulas.gain(clients, np.ones(2), 40.0) == 1
+    assert formulas.noise_to_signal(clients, noise, np.ones(2), 40.0) == 5
 
 
 POOLED = {  # rates in per cent, noise to signal; the same of the groups, by PLD
@@ -200,19 +204,22 @@ def test_published_rates_are_nearly_those_of_one_pool(name: str) -> None:
     def noise(rates: np.ndarray) -> np.ndarray:
         return noise_multiplier(setting.epsilon, setting.delta, rates, setting.rounds)
 
-    def value(ratio: np.ndarray) -> float:
+    def value(ratio: Floats) -> float:
         q = np.exp(np.append(ratio, 0.0))
         q *= setting.rate / q.mean()
         return float((q / noise(q)).mean() / setting.rate) ** -2
 
-    start = np.log(np.array(rates[:2]) / rates[2])
-    options = {"maxfev": 12, "initial_simplex": start + 0.1 * np.array([[0, 0], [1, 0], [0, 1]])}
+    start: Floats = np.log(np.array(rates[:2]) / rates[2])
+    options: Any = {
+        "maxfev": 12,
+        "initial_simplex": start + 0.1 * np.array([[0, 0], [1, 0], [0, 1]]),
+    }
     best = minimize(value, start, method="Nelder-Mead", options=options)
     assert value(start) < 1.0003 * best.fun
     assert best.fun == pytest.approx(pooled, rel=0.012)
     clients = drawn(setting, setting.rates)
-    weight = groups.weights(clients)
-    apart = groups.noise_to_signal(clients, noise(setting.rates), weight, setting.cohort)
+    weight = xu_hu.weights(clients)
+    apart = formulas.noise_to_signal(clients, noise(setting.rates), weight, setting.cohort)
     assert apart == pytest.approx(grouped, rel=3e-3)
 
 

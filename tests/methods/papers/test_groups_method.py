@@ -1,28 +1,22 @@
 """Xu, Hu and Kotevska: what `gdpfed` and its kin plan in the settings of Table I."""
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.stats import binom
 
-from discretion.accounting import Certificate, Pld, certify
-from discretion.accounting.papers import fixed_size
-from discretion.accounting.papers.groups import (
-    KEPT,
-    TABLE_1,
-    TABLE_3,
-    Setting,
-    opacus_multiplier,
-    theorem_1,
-)
-from discretion.accounting.papers.opacus import Opacus
+from discretion.accounting import Certificate, Pld, certify, fixed_size
+from discretion.arrays import Floats
 from discretion.methods import make_plan
-from discretion.plan import Accounting, Plan
-from discretion.population import Population
-from discretion.problems.groups import objective
-from discretion.steps import Steps
+from discretion.methods.papers.opacus import Opacus
+from discretion.methods.papers.xu_hu import TABLE_1, TABLE_3, Setting, theorem_1
+from discretion.plan.plan import Accounting, Plan
+from discretion.plan.population import Population
+from discretion.plan.steps import Steps
+from support.formulas import KEPT, objective, opacus_multiplier
 
 NAMES = pytest.mark.parametrize("name", TABLE_1)
 LOCAL_STEPS = {"FMNIST": 5, "SVHN": 25, "Shakespeare": 30, "CIFAR-10": 5}
@@ -111,12 +105,12 @@ def test_a_solver_does_not_move_on_the_printed_objective(name: str) -> None:
     """Section 3: it is nearly a constant, so SLSQP ends where it began, at equal rates."""
     setting = TABLE_1[name]
 
-    def value(drawn: np.ndarray) -> float:
+    def value(drawn: Floats) -> float:
         noise = theorem_1(setting.epsilon, setting.delta, drawn / (setting.clients / 3), setting.rounds)
         return objective(drawn, noise, 0.1, LOCAL_STEPS[name], setting.cohort, False)
 
-    start = np.full(3, setting.cohort / 3)
-    whole = {"type": "eq", "fun": lambda drawn: drawn.sum() - setting.cohort}
+    start: Floats = np.full(3, setting.cohort / 3)
+    whole: Any = {"type": "eq", "fun": lambda drawn: drawn.sum() - setting.cohort}
     found = minimize(value, start, method="SLSQP", bounds=[(1e-3, None)] * 3, constraints=whole)
     assert found.success and found.x == pytest.approx(start)
 

@@ -6,24 +6,16 @@ import numpy as np
 import pytest
 
 from discretion.accounting import noise_multiplier
-from discretion.accounting.papers.groups import (
-    TABLE_1,
-    Setting,
+from discretion.errors import PlanError
+from discretion.methods.idp_fedavg import idp_fedavg_sampling
+from discretion.methods.papers.xu_hu import TABLE_1, Setting, optimal_rates, theorem_1, weights
+from discretion.methods.solvers.groups import capped_rates, group, inverse_variance
+from discretion.plan.population import Population
+from support.formulas import (
     gain,
     noise_to_signal,
-    opacus_multiplier,
-    optimal_rates,
-    theorem_1,
-    weights,
-)
-from discretion.errors import PlanError
-from discretion.methods.idp_fedavg import plan_by_rate
-from discretion.population import Population
-from discretion.problems.groups import (
-    capped_rates,
-    group,
-    inverse_variance,
     objective,
+    opacus_multiplier,
     pooled_noise_to_signal,
     top_k_energy,
     weight_bias,
@@ -124,7 +116,7 @@ def test_one_pool_is_less_noisy_and_less_biased(name: str) -> None:
     """A client of each group, equal clips: three times less noise than published, half the bias."""
     setting, (pooled, grouped, fair, unfair) = TABLE_1[name], POOLED[name]
     people = Population(("a", "b", "c"), setting.epsilon, setting.delta, EQUAL)
-    phase = plan_by_rate(people, setting.rounds, setting.rate, 1.0).phases[0]
+    phase = idp_fedavg_sampling(people, setting.rounds, setting.rate, 1.0).phases[0]
     multiplier = np.full(3, phase.noise[0])
     found = pooled_noise_to_signal(phase.rate, multiplier, EQUAL)
     assert found == pytest.approx(phase.noise[0] ** 2)

@@ -6,18 +6,15 @@ import numpy as np
 import pytest
 
 from discretion.errors import InputError
-from discretion.problems.cohorts import (
+from discretion.methods.solvers.cohorts import (
     by_level,
-    by_noise,
     importance_weights,
     inclusion,
-    noise_variance,
-    printed_ratio,
     systematic,
     unbiased_weights,
-    within_budget,
     within_round,
 )
+from support.formulas import by_noise, noise_variance, printed_ratio, within_budget
 
 N = 100
 RHO = np.random.default_rng(1).uniform(0.01, 12, N)

@@ -11,18 +11,24 @@ import numpy as np
 import pytest
 
 from discretion.errors import InputError
-from discretion.problems import incentives
-from discretion.problems.best_response import respond, types_of, values
-from discretion.problems.equilibrium import By, Equilibrium, equilibrium, regrets
-from discretion.problems.incentives import Game
-from discretion.problems.welfare import (
+from discretion.methods.solvers import incentives
+from discretion.methods.solvers.incentives import (
+    By,
+    Equilibrium,
+    Game,
     all_at,
+    equilibrium,
     price_of_anarchy,
-    printed_level_bound,
-    printed_random_bound,
+    regrets,
+    respond,
     social_optimum,
+    types_of,
+    values,
     welfare,
 )
+from support import formulas
+from support.best_reward import best_reward, response_line
+from support.formulas import printed_level_bound, printed_random_bound
 
 N = 100
 RNG = np.random.default_rng(1)
@@ -164,13 +170,13 @@ def test_the_server_pays_nothing_by_the_printed_cost(reward: float) -> None:
     Lemma 2's line, which leaves what controls can reach. With controls in [0, 1] and clients counted by
     their chance to be drawn all rewards are 0 up to 1e12 times; at 1e13 R_1 is 3.9 to 9.1, R_15 still 0.
     """
-    printed = incentives.printed_accuracy_weight(GAME)
+    printed = formulas.printed_accuracy_weight(GAME)
     assert printed == pytest.approx(2.78e-10, rel=1e-3)
     for scale in (1, 1e10, 1e12):
         game = replace(GAME, accuracy_weight=scale * printed)
-        assert not incentives.best_reward(game, solved(reward).rho, fixed(reward)).any()
+        assert not best_reward(game, solved(reward).rho, fixed(reward)).any()
     game = replace(GAME, accuracy_weight=1e13 * printed)
-    found = incentives.best_reward(game, solved(reward).rho, fixed(reward))
+    found = best_reward(game, solved(reward).rho, fixed(reward))
     assert 3.5 < found[1] < 9.5 and found[15] == 0
 
 
@@ -178,8 +184,8 @@ def test_the_server_pays_nothing_by_the_printed_cost(reward: float) -> None:
 def test_the_best_reward_is_best_among_many(constant: float, weight: float) -> None:
     game = replace(GAME, accuracy_weight=weight)
     rho, reward = solved(constant).rho, fixed(constant)
-    found = incentives.best_reward(game, rho, reward)
-    line, start = incentives.response_line(game, rho, reward)
+    found = best_reward(game, rho, reward)
+    line, start = response_line(game, rho, reward)
     assert found[0] == 0 and np.all(found >= 0)
 
     def cost(t: int, offer: float) -> float:
@@ -197,16 +203,16 @@ def test_the_best_reward_is_best_among_many(constant: float, weight: float) -> N
 
 def test_the_line_of_lemma_2_leaves_the_range_of_levels() -> None:
     """The cost is convex in R only where all levels are above 0; along the line many are not."""
-    line, start = incentives.response_line(GAME, solved(5.0).rho, fixed(5.0))
+    line, start = response_line(GAME, solved(5.0).rho, fixed(5.0))
     assert np.all(line >= 0)
     assert np.mean(line * 5.0 + start < 0) > 0.2
 
 
 def test_the_report_says_when_the_server_finds_no_rest() -> None:
-    unpaid = equilibrium(GAME, None)
+    unpaid = equilibrium(GAME, 1.0, server=best_reward)
     assert unpaid.report.converged and not unpaid.reward[1:].round(2).any()
     assert unpaid.phi[-1] < 1  # nobody pays, nobody gives
-    paid = equilibrium(replace(GAME, accuracy_weight=3000.0), None, iterations=8, sample=5)
+    paid = equilibrium(replace(GAME, accuracy_weight=3000.0), 1.0, iterations=8, sample=5, server=best_reward)
     assert not paid.report.converged and paid.report.reward_gap > 0.01
     assert paid.reward.max() > 1
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from discretion.accounting import certify, gaussian
-from discretion.accounting.papers import incentives as paper
 from discretion.methods import levels as game
 from discretion.methods import make_plan
-from discretion.plan import Plan
-from discretion.population import Population
-from discretion.problems import cohorts
+from discretion.methods.papers import yuan_wang as paper
+from discretion.methods.solvers import cohorts
+from discretion.methods.solvers.incentives import equilibrium
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
 
 N, ROUNDS, COHORT = 100, 30, 20
 RNG = np.random.default_rng(1)
@@ -38,7 +39,8 @@ def asked(plan: Plan) -> np.ndarray:
 @pytest.mark.parametrize(("reward", "last"), [(1.0, 3.11), (5.0, 6.59), (10.0, 8.93), (20.0, 11.243)])
 def test_the_mean_level_follows_the_reward(reward: float, last: float) -> None:
     """Section 3: from 6.16 to about 3 to 4, 6.6 to 6.9, 9 to 10, and 11.2."""
-    found, player = game.equilibrium_of(CLIENTS, ROUNDS, COHORT / N, reward)
+    played, player = game.game_of(CLIENTS, ROUNDS, COHORT / N)
+    found = equilibrium(played, reward)
     assert (found.phi[0], found.phi[-1]) == pytest.approx((6.1617, last), abs=0.02)
     assert found.report.converged and found.report.exploitable == 0
     assert sorted(player) == list(range(N))  # so few clients play for themselves
@@ -86,6 +88,7 @@ def test_weights_for_replacement_sum_to_more_than_one_without_it() -> None:
     sums = []
     for seed in range(40):
         (phase,) = make_plan("fedpcs", CLIENTS, {**one, "accounting": "paper", "seed": seed}).phases
+        assert phase.turns is not None
         sums.append(float(phase.weight @ phase.turns))
     assert np.mean(sums) == pytest.approx(1.334, abs=0.08)
     (phase,) = make_plan("fedpcs", CLIENTS, {**one, "weighted": True}).phases

@@ -7,8 +7,9 @@ import pytest
 from scipy.optimize import brentq
 
 from discretion.accounting import Pld, Renyi, gaussian, noise_multiplier
-from discretion.accounting.papers import selection
-from discretion.steps import Steps
+from discretion.methods.papers import xu_zhang
+from discretion.plan.steps import Steps
+from support import formulas
 
 DELTA = 1e-5
 
@@ -22,7 +23,7 @@ def hundred() -> tuple[np.ndarray, np.ndarray]:
 
 def test_variances_of_a_hundred_clients() -> None:
     epsilon, size = hundred()
-    found = selection.variance(epsilon, np.full(100, DELTA), np.full(100, 0.1), size)
+    found = xu_zhang.variance(epsilon, np.full(100, DELTA), np.full(100, 0.1), size)
     known = [1.38e-3, 6.84e-3, 7.43]
     assert [found.min(), np.median(found), found.max()] == pytest.approx(known, rel=3e-3)
     share = size / size.sum()
@@ -35,7 +36,7 @@ def test_exact_variances_are_a_fraction_of_the_papers() -> None:
     epsilon, size = hundred()
     delta, rate, steps = np.full(100, DELTA), np.full(100, 0.1), 5000
     exact = (noise_multiplier(epsilon, delta, rate, steps) / (rate * size)) ** 2 / steps
-    ratio = selection.variance(epsilon, delta, rate, size) / exact
+    ratio = xu_zhang.variance(epsilon, delta, rate, size) / exact
     known = [10.06, 42.85, 69.7]
     assert [ratio.min(), np.median(ratio), ratio.max()] == pytest.approx(known, rel=5e-3)
 
@@ -45,16 +46,16 @@ def test_standard_deviation_is_equation_6() -> None:
     rate, larger = 128 / 600, math.log(1 + (math.e - 1) * 600 / 128)
     variance = 8 * math.log(math.e + rate * larger / DELTA) / (128 * larger) ** 2
     one = np.ones(1)
-    found = selection.variance(one, DELTA * one, rate * one, 600 * one)
+    found = xu_zhang.variance(one, DELTA * one, rate * one, 600 * one)
     assert found == pytest.approx(variance)
-    std = selection.noise_std(found, 10 * one, 5, 2.0)
+    std = xu_zhang.noise_std(found, 10 * one, 5, 2.0)
     assert std == pytest.approx(2 * math.sqrt(50 * variance))
-    assert std * 128 / 2 == pytest.approx(selection.multiplier(one, DELTA * one, rate * one, 50))
+    assert std * 128 / 2 == pytest.approx(xu_zhang.multiplier(one, DELTA * one, rate * one, 50))
 
 
 def test_public_data_get_no_noise_and_large_budgets_do_not_overflow() -> None:
     epsilon = np.array([np.inf, 5000.0])
-    found = selection.variance(epsilon, np.full(2, DELTA), np.full(2, 0.1), np.full(2, 600.0))
+    found = xu_zhang.variance(epsilon, np.full(2, DELTA), np.full(2, 0.1), np.full(2, 600.0))
     assert found[0] == 0
     assert 0 < found[1] < 1e-6
 
@@ -67,14 +68,14 @@ def test_noise_is_many_times_what_is_needed(
     rate: float, epsilon: float, steps: int, paper: float, by_renyi: float, by_pld: float
 ) -> None:
     budget = np.array([epsilon]), np.array([DELTA]), np.array([rate])
-    assert selection.multiplier(*budget, steps) == pytest.approx(paper, rel=5e-3)
+    assert xu_zhang.multiplier(*budget, steps) == pytest.approx(paper, rel=5e-3)
     assert noise_multiplier(*budget, steps, Renyi()) == pytest.approx(by_renyi, rel=5e-3)
     assert noise_multiplier(*budget, steps) == pytest.approx(by_pld, rel=5e-3)
 
 
 def test_with_poisson_batches_a_tenth_of_the_budget_is_spent() -> None:
     one = np.ones(1)
-    noise = selection.multiplier(one, DELTA * one, 0.1 * one, 50)
+    noise = xu_zhang.multiplier(one, DELTA * one, 0.1 * one, 50)
     assert Pld().epsilon(Steps.same(0.1 * one, noise, 50), DELTA * one) == pytest.approx(0.10, abs=0.005)
 
 
@@ -91,7 +92,7 @@ def crossing(delta: float, clips: int, low: float, high: float) -> float:
     """The epsilon from which the noise of Lemma 2 is too little where one record moves the sum by `clips`."""
 
     def excess(epsilon: float) -> float:
-        noise = selection.composition(np.array([epsilon]), np.array([delta]), 7) / math.sqrt(7)
+        noise = formulas.composition(np.array([epsilon]), np.array([delta]), 7) / math.sqrt(7)
         return float(gaussian.epsilon_of(clips / noise, np.array([delta]))[0]) - epsilon
 
     return float(brentq(excess, low, high))
@@ -110,6 +111,6 @@ def test_without_sampling_twice_the_clip_fails_from_13_6() -> None:
 def test_lemma_2_is_too_much_noise_for_usual_budgets() -> None:
     """Between 2.1 times (epsilon 10) and 2.8 times (epsilon 0.1)."""
     epsilon, delta = np.geomspace(0.1, 10, 9), np.full(9, DELTA)
-    ratio = selection.composition(epsilon, delta, 1) * gaussian.shift_of(epsilon, delta)
+    ratio = formulas.composition(epsilon, delta, 1) * gaussian.shift_of(epsilon, delta)
     assert (ratio[0], ratio[-1]) == pytest.approx((2.8, 2.1), rel=5e-3)
     assert (np.diff(ratio) < 0).all()

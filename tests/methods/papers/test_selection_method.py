@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from discretion.accounting import certify
-from discretion.accounting.papers import selection as paper
-from discretion.methods import make_plan, privacy_aware
-from discretion.plan import Accounting, Plan
-from discretion.population import Population
-from discretion.problems import selection as problem
+from discretion.methods import make_plan
+from discretion.methods.papers import xu_zhang as paper
+from discretion.methods.privacy_aware import PlannedDraws
+from discretion.methods.solvers import selection as problem
+from discretion.plan.plan import Accounting, Plan
+from discretion.plan.population import Population
+from support import formulas
 
 ROUNDS, COHORT, STEPS, BATCH = 100, 10, 5, 0.1
 SETTINGS = {"rounds": ROUNDS, "rate": 0.1, "clip": 1.0, "steps": STEPS, "batch": BATCH}
@@ -26,17 +28,22 @@ SHARE = CLIENTS.size / CLIENTS.size.sum()
 V = paper.variance(CLIENTS.epsilon, CLIENTS.delta, np.full(100, BATCH), CLIENTS.size.astype(float))
 
 
+def drawing(clients: Population = CLIENTS, accounting: Accounting = "tight") -> PlannedDraws:
+    return PlannedDraws(clients, ROUNDS, COHORT / len(clients), STEPS, BATCH, accounting)
+
+
 def probabilities(weight: float, accounting: Accounting, clients: Population = CLIENTS) -> np.ndarray:
     """The chances at this weight of the noise of one step."""
-    return privacy_aware.probabilities(clients, ROUNDS, COHORT, STEPS, BATCH, weight, accounting)
+    return drawing(clients, accounting).probabilities(weight)
 
 
-def planned(method: str, accounting: Accounting, **more: float) -> Plan:
+def planned(method: str, accounting: Accounting, **more: str | float) -> Plan:
     return make_plan(method, CLIENTS, {**SETTINGS, "accounting": accounting, **more})
 
 
 def turns(plan: Plan) -> np.ndarray:
-    return np.sum([phase.turns for phase in plan.phases], axis=0)
+    result: np.ndarray = np.sum([phase.turns for phase in plan.phases if phase.turns is not None], axis=0)
+    return result
 
 
 def test_noise_in_paper_mode_is_equations_6_and_7() -> None:
@@ -51,7 +58,7 @@ def test_noise_in_paper_mode_is_equations_6_and_7() -> None:
 
 def test_up_to_the_threshold_selection_is_unbiased() -> None:
     """s0 = 1.20."""
-    assert problem.threshold(SHARE, V) == pytest.approx(1.20, abs=0.005)
+    assert formulas.threshold(SHARE, V) == pytest.approx(1.20, abs=0.005)
     assert (probabilities(1.195, "paper") == SHARE).all()
     assert (probabilities(1.205, "paper") != SHARE).any()
 
@@ -75,13 +82,13 @@ def test_true_noise_keeps_selection_closer_to_unbiased() -> None:
     by_paper, tight = probabilities(1e4, "paper"), probabilities(1e4, "tight")
     found = [np.abs(p - SHARE).sum() for p in (by_paper, tight)]
     assert found == pytest.approx([0.147, 0.0782], abs=5e-4)
-    intercept, slope = privacy_aware.noise_curve(CLIENTS, ROUNDS, COHORT, STEPS, BATCH)
+    intercept, slope = drawing().noise_curve()
     assert problem.objective(by_paper, SHARE, V, 1e4) == pytest.approx(0.976, abs=5e-4)
     assert problem.objective(tight, SHARE, slope, 1e4, intercept) == pytest.approx(0.311, abs=1e-3)
 
 
 def test_the_papers_variance_is_10_to_70_times_the_needed_one() -> None:
-    _, slope = privacy_aware.noise_curve(CLIENTS, ROUNDS, COHORT, STEPS, BATCH)
+    _, slope = drawing().noise_curve()
     ratio = V / slope
     assert [ratio.min(), np.median(ratio), ratio.max()] == pytest.approx([10.06, 42.9, 69.9], rel=5e-3)
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from discretion.accounting.papers import RUNS, Comparison, comparison
+from discretion.methods.papers import RUNS, Comparison, comparison
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_noise_that_is_needed(rows: list[Comparison], line: tuple[str, str, str,
 
 
 # epsilon promised, and by PLD of the noise
-TRUE = {
+TRUE: dict[tuple[str, str, str, str], list[tuple[float, float]]] = {
     ("Xu, Zhang and Huang", "(7)", "rate 0.213", ""): [(0.5, 0.217), (1, 0.35), (10, 2.16)],
     ("Xu, Zhang and Huang", "(7)", "rate 0.1, 50", "coins"): [(1, 0.10)],
     ("Xu, Zhang and Huang", "(7)", "1 step", ""): [(12, 12.28), (14, 14.94)],

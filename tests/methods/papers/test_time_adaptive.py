@@ -7,18 +7,11 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 
 from discretion.accounting import Pld, Renyi, noise_multiplier, sampling_rate
-from discretion.accounting.papers import adaptive_sampling, opacus
-from discretion.accounting.papers.opacus import Opacus
-from discretion.accounting.papers.time_adaptive import (
-    Saving,
-    clips,
-    common_multiplier,
-    noise_by_lemma_4,
-    set_privacy_params,
-    spending,
-    spending_closed_form,
-)
-from discretion.steps import Steps
+from discretion.methods.papers import appendix, opacus
+from discretion.methods.papers.kiani import Saving, clips, common_multiplier, set_privacy_params
+from discretion.methods.papers.opacus import Opacus
+from discretion.plan.steps import Steps
+from support.formulas import noise_by_lemma_4, spending, spending_closed_form
 
 BUDGETS, DELTA, RATE, ROUNDS = np.array([10.0, 20.0, 30.0]), np.full(3, 1e-5), np.full(3, 0.9), 25
 FMNIST = Saving(ROUNDS, RATE, np.array([0.5, 0.6, 0.7]), np.full(3, 13))
@@ -167,7 +160,7 @@ def test_against_the_server_there_is_hardly_any_protection() -> None:
     seen, the true epsilon is 5 to 8 % more.
     """
     share = noise(Opacus()) / 10
-    found = adaptive_sampling.epsilon_exact(RATE, np.full(3, ROUNDS), share, DELTA)
+    found = appendix.epsilon_exact(RATE, np.full(3, ROUNDS), share, DELTA)
     assert found == pytest.approx([288, 758, 1318], rel=3e-3)
     mean = np.array([274.0, 709.0, 1223.0])
     bounds = [Pld().epsilon(Steps.same(np.ones(3), share, turns), DELTA) for turns in (22, 23, 25)]

@@ -1,23 +1,24 @@
 """Kiani et al.: what `spend_as_you_go` and its baselines plan for the 100 clients of the FMNIST runs."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from discretion import budgets
 from discretion.accounting import Pld, certify, noise_scale
-from discretion.accounting.papers.opacus import Opacus
 from discretion.methods import make_plan
-from discretion.phase import Clipping
-from discretion.plan import Plan
-from discretion.population import Population
+from discretion.methods.papers.opacus import Opacus
+from discretion.plan import budgets
+from discretion.plan.phase import Clipping
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
 
 CLIENTS = Population.of(budgets.draw("10-20-30", 100, np.random.default_rng(0)), 1e-5, 600)
 WHO = np.array([int(np.flatnonzero(CLIENTS.epsilon == budget)[0]) for budget in (10, 20, 30)])
 BUDGETS, DELTA = CLIENTS.epsilon[WHO], CLIENTS.delta[WHO]
 SETTINGS = {"rounds": 25, "rate": 0.9, "clip": 250.0}
-NO_SAVING = {"saving_low": 1.0, "saving_high": 1.0}
+NO_SAVING: dict[str, Any] = {"saving_low": 1.0, "saving_high": 1.0}
 
 
 def planned(method: str = "spend_as_you_go", **more: object) -> Plan:
@@ -42,7 +43,8 @@ def multipliers(plan: Plan) -> np.ndarray:
 def divergences(plan: Plan) -> np.ndarray:
     """(T, 3) of order 2, exactly: what a round costs, in a currency that adds up."""
     rates = np.array([phase.rate[WHO] for phase in plan.phases])
-    return np.log1p(rates**2 * np.expm1(multipliers(plan) ** -2))
+    result: np.ndarray = np.log1p(rates**2 * np.expm1(multipliers(plan) ** -2))
+    return result
 
 
 def epsilon(plan: Plan, accountant: Opacus | Pld) -> np.ndarray:

@@ -1,0 +1,102 @@
+"""The contract finds what is broken, and says it in a sentence."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from discretion.errors import ConfigError
+from discretion.methods import METHODS, method
+from discretion.methods.parameters import Rate, Rounds, UpdateClip
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.testing import check_method
+
+Change = Callable[[Plan], Plan]
+FACTS: dict[str, Any] = {
+    **{"title": "Test", "idea": "As DP-FedAvg.", "paper": "none", "reads": "budgets"},
+    **{"unit": "client", "noise_at": "server", "promise": "clients"},
+}
+
+
+def changed(change: Change, **facts: Any) -> Callable[..., Plan]:
+    """DP-FedAvg with a change to its plan, declared as said."""
+
+    @method(**FACTS | facts)
+    def plan(population: Population, rounds: Rounds, rate: Rate, clip: UpdateClip) -> Plan:
+        return change(METHODS["dp_fedavg"].plan(population, rounds, rate, clip))
+
+    return plan
+
+
+def noise(factor: float) -> Change:
+    return lambda plan: replace(plan, phases=tuple(replace(p, noise=factor * p.noise) for p in plan.phases))
+
+
+def same(plan: Plan) -> Plan:
+    return plan
+
+
+def only_many(plan: Plan) -> Plan:
+    if len(plan.clients) == 1:
+        raise ConfigError("expected at least two clients")
+    return plan
+
+
+def one_round_less(plan: Plan) -> Plan:
+    return replace(plan, phases=(replace(plan.phases[0], rounds=5),))
+
+
+BROKEN: dict[str, tuple[Callable[..., Plan], str]] = {
+    "too little noise": (changed(noise(0.8)), "every budget is kept and used: .* would overspend"),
+    "too much noise": (
+        changed(noise(1.2)),
+        r"no client spends more than \d+\.\d% of its budget; expected 99.5%",
+    ),
+    "chance": (
+        changed(lambda plan: noise(1 + np.random.random() / 1e6)(plan)),
+        "planned twice, the plan differs",
+    ),
+    "rounds": (changed(one_round_less), "the plan has 5 rounds; expected 6"),
+    "unit": (changed(same, unit="record"), "unit record is declared, the plan has client"),
+    "noise_at": (changed(same, noise_at="clients"), "noise_at clients is declared, the plan has server"),
+    "promise": (changed(same, promise="server"), "promise server is declared, the plan has clients"),
+    "none": (changed(same, unit="none"), "noise_at server is declared"),
+    "raw": (changed(same, reads_raw=True), "reads_raw and what the plan reads disagree"),
+    "idea": (changed(same, idea=""), "there is no idea"),
+    "single": (
+        changed(only_many),
+        "any population can be planned and trained: expected at least two clients",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_clause_is_said(name: str) -> None:
+    plan, message = BROKEN[name]
+    with pytest.raises(AssertionError, match=f"^test_contract:plan: (.*: )?{message}"):
+        check_method(plan)
+
+
+def test_a_method_that_breaks_nothing_passes() -> None:
+    check_method(changed(same))
+    check_method(changed(same), Population.of([1.0, 2.0, 4.0], 1e-5, 7))
+    check_method("fedavg")
+
+
+def test_no_protection_that_is_declared_but_not_true_is_found() -> None:
+    plan = changed(same, unit="none", noise_at=None, promise=None)
+    with pytest.raises(AssertionError, match=re.escape("epsilon is finite, but no protection is declared")):
+        check_method(plan)
+
+
+def test_importing_the_contract_needs_no_pytest() -> None:
+    script = "import sys, json, discretion.testing; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert not {"pytest", "torch", "_pytest"} & set(json.loads(done.stdout))
