@@ -12,8 +12,10 @@ test: .venv/test .venv-flower/test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	sh scripts/get-chromium.sh
-	$(BIN)/pytest -n 2
-	$(FLOWER_PYTEST) tests/deployment/test_transport.py tests/deployment/test_flower.py
+	$(BIN)/pytest -n 2 --cov --cov-report=json
+	$(BIN)/python scripts/coverage_gate.py build/coverage.json
+	$(FLOWER_PYTEST) tests/flower/test_transport.py tests/flower/test_flower.py
+	sh scripts/test-core.sh 3.12 3.13
 
 # Flower's pins are not ours: what needs it is tested in an environment of its own, where typer is older than click
 FLOWER_PYTEST = .venv-flower/bin/python -m pytest -W ignore::DeprecationWarning:typer
@@ -27,10 +29,11 @@ docs: .venv/docs
 outputs: .venv/test
 	$(BIN)/python scripts/site/console.py docs/index.md docs/first-hour.md
 	$(BIN)/python scripts/site/tutorial.py docs/tutorial.ipynb
+	$(BIN)/python scripts/site/reviewing.py
 
 # everything on Flower: 20 kills of each part at random moments take their time
 test-deployment: .venv-flower/simulation
-	$(FLOWER_PYTEST) tests/deployment --durations=0
+	$(FLOWER_PYTEST) tests/flower --durations=0
 
 .venv-flower/test: .venv/test scripts/make-flower-venv.sh
 	sh scripts/make-flower-venv.sh "$(PYTHON)" flower
@@ -62,4 +65,4 @@ bars: .venv/test
 	$(BIN)/python benchmarks/growth.py
 
 clean:
-	rm -rf .venv .venv-flower
+	rm -rf .venv .venv-flower .venv-3.12 .venv-3.13

@@ -16,7 +16,7 @@ import numpy as np
 from dp_accounting.pld import PLDAccountant
 
 from discretion.accounting import Pld, noise_multiplier
-from discretion.steps import Steps
+from discretion.plan.steps import Steps
 
 DELTA = 1e-5
 

@@ -12,10 +12,11 @@ import numpy as np
 
 from discretion.accounting import certify
 from discretion.accounting.pld import Pld
-from discretion.phase import Phase
-from discretion.plan import Plan
-from discretion.population import Floats, Population
-from discretion.steps import Steps
+from discretion.arrays import Floats
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.plan.steps import Steps
 
 DELTA = 1e-5
 

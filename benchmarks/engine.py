@@ -24,12 +24,12 @@ import torch
 from torch.nn import functional
 
 from discretion import engine
-from discretion.clients.local import LocalClients
+from discretion.clients.local_clients import LocalClients
 from discretion.clients.training import LocalTraining
-from discretion.orders import Order
 from discretion.tasks import datasets, models
 from discretion.tasks.datasets import Dataset
 from discretion.tasks.partitions import even_sizes, iid
+from discretion.training.orders import Order
 
 CLIENTS, STEPS, RATE = 6000, 5, 0.1
 WORKLOADS = {"A_small": ("cnn_small", 120), "A_big": ("cnn", 20)}  # model, clients of a round that is timed
@@ -89,8 +89,8 @@ def measure(work: Round, made: LocalClients | None, clients: int, seconds: float
     rng = np.random.default_rng(1)
     work(rng.integers(0, CLIENTS, min(clients, 8)))
     pool = None if made is None else made._workers
-    processes = [] if pool is None else [process.number for process in pool._processes]
-    rates, own, end = [], [], time.perf_counter() + seconds
+    processes = [] if pool is None else list(pool._processes.values())
+    rates, own, end = list[float](), list[float](), time.perf_counter() + seconds
     while len(rates) < 3 or time.perf_counter() < end:
         who = rng.permutation(CLIENTS)[:clients]
         start, before = time.perf_counter(), used(processes)

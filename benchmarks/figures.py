@@ -11,17 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from discretion import budgets
 from discretion.accounting import certify
-from discretion.accounting.certify import Spending
-from discretion.experiments.drawing import COLOURS, Curve, draw
+from discretion.accounting.certificate import Spending
+from discretion.arrays import Floats
 from discretion.methods import make_plan, pldp_sampling, privacy_aware
-from discretion.plan import Accounting
-from discretion.population import Floats, Population
-from discretion.problems import cohorts
-from discretion.problems.equilibrium import equilibrium
-from discretion.problems.incentives import Game
-from discretion.problems.welfare import all_at, social_optimum, welfare
+from discretion.methods.solvers import cohorts
+from discretion.methods.solvers.incentives import Game, all_at, equilibrium, social_optimum, welfare
+from discretion.plan import budgets
+from discretion.plan.plan import Accounting
+from discretion.plan.population import Population
+from discretion.report import plan_page
+from discretion.report.chart import Chart, Series, Style, linear, rounds
+from discretion.report.picture import HEIGHT, draw
 from discretion.tasks.partitions import varied_sizes
 
 CLIENTS, ROUNDS = 100, 30
@@ -150,9 +151,9 @@ SPENDERS = {"spend_as_you_go": "spend as you go", "idp_fedavg": "IDP-FedAvg", "d
 MODES: dict[Accounting, str] = {"tight": "tight mode", "paper": "paper mode"}
 
 
-def picture(name: str, about: str, svg: str) -> None:
-    (PICTURES / name).write_text(svg, encoding="utf-8")
-    print(f"![{about}](figures/{name})\n")
+def picture(name: str, title: str, charts: dict[str, Chart]) -> None:
+    (PICTURES / name).write_text(draw(title, charts), encoding="utf-8")
+    print(f"![{title}](figures/{name})\n")
 
 
 def spending_of(method: str, accounting: Accounting, population: Population) -> Spending:
@@ -171,54 +172,23 @@ def spending() -> None:
     population = Population.of(epsilon, 1e-5, np.full(CLIENTS, 600))
     shown, rows = (5, 10, 12, 13, 15, 20, 25), []
     for accounting, mode in MODES.items():
-        curves = []
-        for dash, (method, name) in enumerate(SPENDERS.items()):
+        lines: list[Series] = []
+        for dash, (method, name) in zip(("solid", "dash", "dot"), SPENDERS.items(), strict=True):
             found = spending_of(method, accounting, population)
-            rounds = np.array(found.rounds)
             for hue, (budget, spent) in enumerate(zip(found.budget, found.epsilon, strict=True)):
-                at = np.searchsorted(rounds, shown)
+                at = np.searchsorted(found.rounds, shown)
                 rows.append([mode, name, f"{budget:g}", *(f"{spent[k]:.2f}" for k in at)])
                 if method != "dp_fedavg" or hue == 0:
                     label = f"all, {name}" if method == "dp_fedavg" else f"budget {budget:g}, {name}"
-                    look = (7 if method == "dp_fedavg" else hue, dash)
-                    curves.append(Curve(label, rounds, spent, np.zeros(len(rounds)), look))
+                    colour = "--method-none" if method == "dp_fedavg" else f"--method-{hue + 1}"
+                    at_round = [f"{value:.1f}" for value in spent]
+                    look = Style(colour, "", dash)
+                    lines.append(Series(label, found.rounds, spent.tolist(), look, shown=at_round))
         title = f"Epsilon spent, {mode} (solid: spend as you go, dashed: IDP-FedAvg)"
-        picture(f"spending-{accounting}.svg", title, draw(title, curves, unit=""))
+        highest = max(max(line.y) for line in lines)
+        chart = Chart(tuple(lines), rounds(25, 6), linear("Epsilon", 0.0, 1.05 * highest, 6), HEIGHT)
+        picture(f"spending-{accounting}.svg", title, {"": chart})
     table(["mode", "method", "budget", *(f"round {t}" for t in shown)], rows)
-
-
-def dots(title: str, panels: dict[str, Floats], size: Floats, epsilon: Floats) -> str:
-    """Clients by records and budget; a dot's area is its chance of a draw, blue above an even share."""
-    wide, high, left, top = 230, 220, 44, 54
-    x = 8 + (wide - 16) * (size - size.min()) / np.ptp(size)
-    y = top + high - (high - 8) * epsilon / epsilon.max()
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + 3 * (wide + 14)} {top + high + 44}" '
-        'font-family="sans-serif" font-size="12" fill="#777">',
-        f'<text x="{left}" y="18" font-size="14">{title}</text>',
-    ]
-    for value in (0.0, 0.5, 1.0):
-        place = top + high - (high - 8) * value / epsilon.max()
-        parts.append(f'<text x="{left - 6}" y="{place + 4:.1f}" text-anchor="end">{value:g}</text>')
-    for number, (name, chance) in enumerate(panels.items()):
-        start = left + number * (wide + 14)
-        parts.append(
-            f'<rect x="{start}" y="{top}" width="{wide}" height="{high}" fill="none" stroke="#999"/>'
-        )
-        parts.append(f'<text x="{start}" y="{top - 8}">{name}</text>')
-        for a, b, even in zip(x, y, chance * len(chance), strict=True):
-            colour = COLOURS[0] if even >= 1 else COLOURS[1]
-            parts.append(
-                f'<circle cx="{start + a:.1f}" cy="{b:.1f}" r="{max(0.6, 3.5 * np.sqrt(even)):.1f}" '
-                f'fill="{colour}" fill-opacity="0.55"/>'
-            )
-        middle = start + wide / 2
-        parts.append(f'<text x="{start}" y="{top + high + 16}">{size.min():.0f}</text>')
-        parts.append(
-            f'<text x="{start + wide}" y="{top + high + 16}" text-anchor="end">{size.max():.0f}</text>'
-        )
-        parts.append(f'<text x="{middle}" y="{top + high + 32}" text-anchor="middle">records</text>')
-    return "\n".join([*parts, "</svg>", ""])
 
 
 def selection() -> None:
@@ -226,21 +196,20 @@ def selection() -> None:
     print(
         "100 clients, epsilon U(0, 1), delta 1e-5, sizes as U(0.5, 1.5) of 60,000 records, r = 0.1. The\n"
         "weights eta D are not printed in the paper; in tight mode noise is for 24 rounds of 2 steps. A\n"
-        "dot's area is its chance of a draw: blue above 1 in 100, orange below.\n"
+        "dot's colour is its chance of a draw: violet where it is small, ochre where it is largest.\n"
     )
     random = np.random.default_rng(4)
     epsilon = np.sort(budgets.draw("uniform:0,1", CLIENTS, random))
     size = varied_sizes(60_000, CLIENTS, random)
     population, rows = Population.of(epsilon, 1e-5, size), []
     for accounting, mode in MODES.items():
-        panels = {
-            f"weight {weight:,.0f}": privacy_aware.probabilities(
-                population, 24, 10, 2, 0.1, weight, accounting
-            )
-            for weight in (2.2e6, 1.5e4)
-        } | {"unbiased": size / size.sum()}
-        title = f"Chance of a draw by records and budget (vertical), {mode}"
-        picture(f"selection-{accounting}.svg", title, dots(title, panels, size.astype(float), epsilon))
+        drawing = privacy_aware.PlannedDraws(population, 24, 10 / CLIENTS, 2, 0.1, accounting)
+        panels = {f"weight {weight:,.0f}": drawing.probabilities(weight) for weight in (2.2e6, 1.5e4)} | {
+            "unbiased": size / size.sum()
+        }
+        title = f"Chance of a draw by budget and records (vertical), {mode}"
+        charts = {name: plan_page.selection_chart(population, chance, name) for name, chance in panels.items()}
+        picture(f"selection-{accounting}.svg", title, charts)
         for name, p in panels.items():
             fifths = [f"{100 * part.sum():.1f} %" for part in np.split(p, 5)]
             about = [f"{np.corrcoef(p, x)[0, 1]:+.2f}" for x in (epsilon, size)]

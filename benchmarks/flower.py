@@ -23,9 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
-from discretion import journal
 from discretion.flower import project
-from discretion.runs import RunFolder
+from discretion.runs.folder import RunFolder
+from discretion.runs.history import read_answers
 from discretion.tasks import datasets
 
 SETTINGS = """
@@ -174,8 +174,8 @@ def ours(clients: int, rounds: int, number: int) -> list[float]:
     words = [sys.executable, "-m", "discretion", "run", "config.toml", "--on", "flower", "--out", name]
     words += ["--no-report", "-c", f"ledger={name}.sqlite", "-c", f"seed={number}"]
     took = between_lines([*words, "-c", f"plan.rounds={rounds}"], Path(name, "history.jsonl"))
-    answers = journal.read(RunFolder(Path(name)).answers)
-    return whole(took, [each["answered"] for each in answers], clients)
+    answers = read_answers(RunFolder(Path(name)).answers)
+    return whole(took, [each.answered for each in answers], clients)
 
 
 def plain(clients: int, rounds: int, number: int) -> list[float]:

@@ -22,8 +22,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:  # what a benchmark does not use shall not take its memory
+    from discretion.runs.config import Config
+    from discretion.tasks.datasets import Dataset
 
 Row = dict[str, float]
 
@@ -46,8 +51,8 @@ def timed(row: Row, name: str) -> Iterator[None]:
     row[name] = time.perf_counter() - start
 
 
-def settings(clients: int, drawn: float, rounds: int, **train: int) -> object:
-    from discretion.config import Config
+def settings(clients: int, drawn: float, rounds: int, **train: int) -> "Config":
+    from discretion.runs.config import Config
 
     return Config.model_validate(
         {
@@ -60,7 +65,7 @@ def settings(clients: int, drawn: float, rounds: int, **train: int) -> object:
     )
 
 
-def pictures(clients: int) -> object:
+def pictures(clients: int) -> "Dataset":
     """Made, as large as Fashion-MNIST's, ten for each client."""
     from discretion.tasks.datasets import Dataset, Split
 
@@ -73,17 +78,19 @@ def pictures(clients: int) -> object:
     return Dataset("made", split(10 * clients), split(1000), 10, "image", "made", mean=0.5, std=0.3)
 
 
-def profiled(clients: int, drawn: int, rounds: int, dataset: object) -> Row:
+def profiled(clients: int, drawn: int, rounds: int, dataset: "Dataset") -> Row:
     """Milliseconds of each part of a round, by a run as users do it."""
-    from discretion.profile import Profile
-    from discretion.runs import RunFolder, execute, prepare
+    from discretion.runs.execute import execute
+    from discretion.runs.folder import RunFolder
+    from discretion.runs.prepare import prepare
+    from discretion.timing import Profile
 
     row: Row = {}
     with tempfile.TemporaryDirectory() as place:
         folder, profile = RunFolder(Path(place) / "run"), Profile()
         with timed(row, "prepare s"):
             task = prepare(settings(clients, drawn, rounds), folder, dataset)
-        execute(folder, task, profile=profile)
+        execute(task, profile=profile)
     seconds = profile.seconds
     row |= {
         f"{part} ms": 1000 * seconds[part] / rounds for part in seconds if part not in ("evaluate", "admit")
@@ -102,7 +109,7 @@ def overhead(rounds: int) -> Row:
 def memory(clients: int) -> Row:
     import torch  # noqa: F401  # what it takes is part of a run
 
-    dataset, row = pictures(clients), {}
+    dataset, row = pictures(clients), Row()
     row["data GB"] = dataset.train.inputs.nbytes / 2**30
     row["before GB"] = most_memory()
     row |= {"clients/s": profiled(clients, 120, 5, dataset)["clients/s"], "most GB": most_memory()}
@@ -123,12 +130,12 @@ def population(clients: int) -> Row:
     """Each step on its own, by the public functions; files as a run folder has them."""
     import discretion as dn
     from discretion.accounting import Certificate
-    from discretion.clients.local import LocalClients
+    from discretion.clients.local_clients import LocalClients
     from discretion.tasks import models
     from discretion.tasks.datasets import Dataset, Split
     from discretion.tasks.partitions import Partition
 
-    rng, row = np.random.default_rng(0), {"clients": clients}
+    rng, row = np.random.default_rng(0), Row(clients=clients)
     split = Split(rng.random((clients, FEATURES), np.float32), rng.integers(0, 2, clients))
     dataset = Dataset("made", split, split, 2, "tabular", "made")
     with timed(row, "population s"):
@@ -171,11 +178,13 @@ def population(clients: int) -> Row:
 def report(clients: int) -> Row:
     """A whole run of a few rounds, then its report: what it takes, and how large it is."""
     from discretion import report as reports
-    from discretion.config import Config
-    from discretion.runs import RunFolder, execute, prepare
+    from discretion.runs.config import Config
+    from discretion.runs.execute import execute
+    from discretion.runs.folder import RunFolder
+    from discretion.runs.prepare import prepare
     from discretion.tasks.datasets import Dataset, Split
 
-    rng, row = np.random.default_rng(0), {"clients": clients}
+    rng, row = np.random.default_rng(0), Row(clients=clients)
     split = Split(rng.random((clients, FEATURES), np.float32), rng.integers(0, 2, clients))
     dataset = Dataset("made", split, split, 2, "tabular", "made")
     config = Config.model_validate(
@@ -190,7 +199,7 @@ def report(clients: int) -> Row:
         with timed(row, "prepare s"):
             task = prepare(config, folder, dataset)
         with timed(row, "3 rounds s"):
-            execute(folder, task)
+            execute(task)
         with timed(row, "report s"):
             reports.write([folder.path], folder.report)
         row["report MB"] = folder.report.stat().st_size / 1e6

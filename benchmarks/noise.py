@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from discretion.discrete import Draw, discrete_gaussian, gaussian, rounded_gaussian
-from discretion.grid import to_grid
-from discretion.noise import Cryptographic, Seeded, Source
-from discretion.streams import Purpose, stream
+from discretion.plan.grid import Grid
+from discretion.randomness.discrete import Draw, discrete_gaussian, gaussian, rounded_gaussian
+from discretion.randomness.sources import Cryptographic, Seeded, Source
+from discretion.randomness.streams import Purpose, stream
 
 Work = Callable[[Source, int], object]
 Sampler = Callable[[int, float, Draw], object]
@@ -22,12 +22,9 @@ def drawing(sampler: Sampler, sigma: float) -> Work:
     return lambda source, size: sampler(size, sigma, source.words)
 
 
-def rounding(at_random: bool) -> Work:
-    def work(source: Source, size: int) -> object:
-        update = np.zeros((size // 1000, 1000))
-        return to_grid(update, np.ones(len(update)), 2.0**-20, source.words if at_random else None)
-
-    return work
+def rounding(source: Source, size: int) -> object:
+    update = np.zeros((size // 1000, 1000))
+    return Grid(2.0**-20, 1000).rounded(update, np.ones(len(update)))
 
 
 def rows() -> Iterator[tuple[str, Work]]:
@@ -38,12 +35,11 @@ def rows() -> Iterator[tuple[str, Work]]:
         yield f"Gaussian, rounded, sigma {sigma:g}", drawing(rounded_gaussian, sigma)
     for sigma in (0.5, 10.0, 1000.0, 2.0**20):
         yield f"Gaussian, discrete, sigma {sigma:g}", drawing(discrete_gaussian, sigma)
-    yield "update to grid, nearest", rounding(at_random=False)
-    yield "update to grid, at random", rounding(at_random=True)
+    yield "update to grid", rounding
 
 
 def rate(work: Work, source: Source, size: int) -> float:
-    """Millions a second, the best of five; the first call, which builds tables, is not counted."""
+    """Return millions a second, the best of five; the first call, which builds tables, is not counted."""
     work(source, size)
     times = []
     for _ in range(5):

@@ -15,7 +15,7 @@ import numpy as np
 
 from discretion.accounting import certify
 from discretion.methods import METHODS, make_plan
-from discretion.population import Population
+from discretion.plan.population import Population
 
 MOST_SECONDS, MOST_GIGABYTES = 30.0, 4.0  # the bar, at the default size
 

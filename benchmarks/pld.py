@@ -16,7 +16,7 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as distribution
 
 from discretion.accounting.pld import Pld
-from discretion.steps import Steps
+from discretion.plan.steps import Steps
 
 Setting = tuple[float, float, int, float]  # rate, multiplier, count, delta
 BELOW, ABOVE = 1e-4, 1.005
@@ -78,7 +78,7 @@ def main() -> None:
     random = np.random.default_rng(given.seed)
     ours((0.5, 1.0, 10, 1e-5))  # the first call loads libraries
     print(HEAD)
-    ratios, times, outside = [], [], 0
+    ratios, times, outside = list[float](), list[tuple[float, float]](), 0
     while len(ratios) < given.settings:
         setting = draw(random)
         epsilon, ms = timed(lambda setting=setting: ours(setting))  # type: ignore[misc]

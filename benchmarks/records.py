@@ -15,20 +15,22 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import records_peers as peers
 import torch
 
-from discretion.clients.local import LocalClients
+from discretion.clients.local_clients import LocalClients
 from discretion.clients.training import LocalTraining
-from discretion.engine import records
-from discretion.noise import Seeded
-from discretion.orders import NoisySteps, Order
-from discretion.streams import Purpose, stream
+from discretion.engine import record_sums
+from discretion.randomness.sources import Seeded
+from discretion.randomness.streams import Purpose, stream
+from discretion.tasks.catalogue import Kind
 from discretion.tasks.datasets import Dataset, Split
 from discretion.tasks.partitions import Partition
+from discretion.training.orders import NoisySteps, Order
 
 KEEP = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_ARENA_MAX": "1"}
 WORKLOADS = ("B", "B_tf", "adult")
@@ -36,14 +38,18 @@ WAYS = {"ours": "ours", "torch": "ours without a compiler", "each": "each record
 PEERS = {"plain": "plain torch, not private", "opacus_ghost": "Opacus ghost", "opacus_hooks": "Opacus hooks"}
 
 
+def _steps_of(round_: int, i: int) -> Seeded:
+    return Seeded(stream(1, Purpose.STEPS, round_, i))
+
+
 def ours(way: str, workload: str, seconds: float, cores: int) -> None:
     """torch: without compiled code; each: by the gradient of each record, as for models of unknown parts."""
     torch.set_num_threads(cores)
     if way == "each":
-        records.known = lambda model: None
+        record_sums.known = lambda model: None  # type: ignore[attr-defined]
     inputs, labels = peers.data_of(workload)
     split = Split(inputs, labels)
-    kind = "tabular" if workload == "adult" else "image"
+    kind: Kind = "tabular" if workload == "adult" else "image"
     dataset = Dataset("made", split, split, int(labels.max()) + 1, kind, "made", mean=0.3, std=0.3)
     starts = np.arange(peers.CLIENTS + 1) * peers.RECORDS
     local = LocalTraining(learning_rate=peers.LEARNING_RATE)
@@ -51,7 +57,7 @@ def ours(way: str, workload: str, seconds: float, cores: int) -> None:
         dataset, Partition(np.arange(len(labels)), starts), peers.model_of(workload), local
     )
     if way != "ours":
-        clients._noisy._stack = None
+        clients._noisy.stack = None
     who, one, cores_used, before = np.arange(peers.CLIENTS), np.ones(peers.CLIENTS), 0.0, peers.memory()
     for number, times in enumerate(peers.rounds(seconds)):
         noisy = NoisySteps(
@@ -60,7 +66,7 @@ def ours(way: str, workload: str, seconds: float, cores: int) -> None:
             one * peers.CLIP,
             one * peers.NOISE,
             (),
-            lambda i, number=number: Seeded(stream(1, Purpose.STEPS, number, i)),
+            partial(_steps_of, number),
         )
         begin, processor = time.perf_counter(), time.process_time()
         for _ in clients.updates(Order(number, 0, clients.initial(), who, np.zeros_like(who), noisy)):
@@ -96,7 +102,8 @@ def main() -> None:
     )
     given = parser.parse_args()
     if given.only:
-        ours(*given.only, given.seconds, given.cores[0] if given.cores else 1)
+        way, workload = given.only
+        ours(way, workload, given.seconds, given.cores[0] if given.cores else 1)
         return
     here, seconds = [sys.executable, __file__, "--seconds", str(given.seconds)], str(given.seconds)
     print(f"{'gradients a second':46}{'wall':>9}{'per core':>10}{'GB':>6}{'over data':>11}{'load':>6}")

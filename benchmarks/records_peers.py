@@ -30,10 +30,11 @@ def model_of(workload: str) -> nn.Module:
         return nn.Sequential(nn.Linear(104, 64), nn.ReLU(), nn.Linear(64, 2))
     if workload == "B":
         convolutions = (nn.Conv2d(1, 16, 5, padding=2), nn.Conv2d(16, 32, 5, padding=2))
-        dense, pool = (nn.Linear(1568, 512), nn.ReLU(), nn.Linear(512, 32)), (2, 2)
+        dense: list[nn.Module] = [nn.Linear(1568, 512), nn.ReLU(), nn.Linear(512, 32)]
+        pool = (2, 2)
     else:
         convolutions = (nn.Conv2d(1, 16, 8, 2, padding=3), nn.Conv2d(16, 32, 4, 2))
-        dense, pool = (nn.Linear(512, 32),), (2, 1)
+        dense, pool = [nn.Linear(512, 32)], (2, 1)
     first, second = ((layer, nn.ReLU(), nn.MaxPool2d(*pool)) for layer in convolutions)
     return nn.Sequential(*first, *second, nn.Flatten(), *dense, nn.ReLU(), nn.Linear(32, 10))
 
@@ -74,7 +75,7 @@ def main() -> None:
     mode, workload, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # of Opacus' hooks, in every step
-    model = model_of(workload).to(memory_format=torch.channels_last)
+    model = model_of(workload).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     inputs, labels = map(torch.from_numpy, data_of(workload))
     start = {name: p.clone() for name, p in model.state_dict().items()}
     make = {"plain": plain, "opacus_hooks": opacus_hooks, "opacus_ghost": opacus_ghost}[mode](model)

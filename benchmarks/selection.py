@@ -7,12 +7,13 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import cvxpy
 import numpy as np
 
-from discretion.population import Floats
-from discretion.problems.selection import default_weight, objective, select, select_affine
+from discretion.arrays import Floats
+from discretion.methods.solvers.selection import default_weight, objective, select, select_affine
 
 ROUNDING = 1e-14
 
@@ -25,7 +26,8 @@ def by_cvxpy(share: Floats, noise: Floats, weight: float) -> Floats:
     problem = cvxpy.Problem(cvxpy.Minimize(loss), [cvxpy.norm1(p - share) <= bias, cvxpy.sum(p) == 1, p >= 0])
     problem.solve(solver="CLARABEL")
     found = np.maximum(np.asarray(p.value), 0.0)
-    return found / found.sum()
+    result: Floats = found / found.sum()
+    return result
 
 
 def instance(rng: np.random.Generator) -> tuple[Floats, Floats, float]:
@@ -75,11 +77,11 @@ def speed(clients: int, with_cvxpy: bool) -> None:
     intercept = rng.uniform(0, 2, clients) * float(np.mean(noise * share))
     for factor in (1.0, 100.0):
         weight = factor * default_weight(share, noise)
-        ours = seconds(lambda weight=weight: select(share, noise, weight), 5)
-        affine = seconds(lambda weight=weight: select_affine(share, intercept, noise, weight), 3)
+        ours = seconds(partial(select, share, noise, weight), 5)
+        affine = seconds(partial(select_affine, share, intercept, noise, weight), 3)
         line = f"{clients:8} clients, {factor:3g} x default: {ours:8.4f} s, affine {affine:8.4f} s"
         if with_cvxpy:
-            theirs = seconds(lambda weight=weight: by_cvxpy(share, noise, weight), 2)
+            theirs = seconds(partial(by_cvxpy, share, noise, weight), 2)
             line += f", CVXPY {theirs:7.3f} s, {theirs / ours:.0f} times"
         print(line, flush=True)
 

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from discretion import engine
-from discretion.clients.local import LocalClients
+from discretion.clients.local_clients import LocalClients
 from discretion.clients.training import LocalTraining
-from discretion.orders import Order
 from discretion.tasks import datasets, models
 from discretion.tasks.datasets import Dataset
 from discretion.tasks.partitions import Partition
+from discretion.training.orders import Order
 
 BATCH, RATE, FEWEST, MOST = 10, 0.5, 10, 50
 USUAL = ("compiled", "loop nn.LSTM", "loop own layers")

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make .venv-flower: Flower with its own pins, which go before ours, and behind them all that is in .venv.
+# Make .venv-flower: Flower with the versions it pins, and after them on the path all packages of .venv.
 set -eu
 python=$1
 extra=$2

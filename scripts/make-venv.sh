@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make a virtual environment; where Debian's Python comes without venv, get it or say how.
+# Make a virtual environment; if Debian's Python lacks venv, install it or, without root, say how.
 set -eu
 python=$1
 folder=$2

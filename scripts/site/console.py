@@ -1,12 +1,11 @@
-"""Commands in documents: finds them, runs them as a shell would, and compares what they print with what
-is shown.
+"""Commands in documents: find them, run them as a shell would, and compare their output with what is shown.
 
-A block fenced as `sh` is run. A block fenced as `console` has commands after `$ `, each followed by what
-it prints; a line `…` stands for any lines. All blocks of a page are run in one folder, in their order. A
-block under a comment `<!-- not run: why -->` is only understood: every `discretion` in it must be a
-command, with options that it has.
+A block fenced as `sh` is run. A block fenced as `console` has commands after `$ `, each followed by its
+output; a line `…` stands for any lines. All blocks of a page are run in one folder, in their order. A block
+under a comment `<!-- not run: why -->` is only parsed: every `discretion` in it must be a command with
+options that exist.
 
-`python scripts/site/console.py docs/first-hour.md` runs a page and writes down what its commands print.
+`python scripts/site/console.py docs/first-hour.md` runs a page and replaces the outputs that it shows.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ from tempfile import TemporaryDirectory
 
 import typer.main
 
-from discretion import cli
+from discretion.cli import main
 
 BLOCK = re.compile(
     r"(?:<!-- not run: (?P<why>[^>]+) -->\n+)?^```(?P<kind>sh|console)\n(?P<text>.*?)^```$", re.M | re.S
@@ -42,8 +41,8 @@ HOME = "/home/you"  # stands for the folder in what is said
 class Block:
     kind: str
     text: str
-    start: int  # of the text in the document
-    why: str | None  # it is not run
+    start: int  # offset of the text in the document
+    why: str | None  # reason why it is not run
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def blocks(document: str) -> list[Block]:
 
 
 def exchanges(block: Block) -> Iterator[tuple[str, str]]:
-    """The commands of a `console` block, each with what is shown to be printed."""
+    """Yield the commands of a `console` block, each with the output that is shown."""
     assert block.text.startswith("$ "), f"a console block begins with $: {block.text}"
     for part in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
         command, _, shown = part.partition("\n")
@@ -65,7 +64,7 @@ def exchanges(block: Block) -> Iterator[tuple[str, str]]:
 
 
 class Shell:
-    """Runs commands in one folder; those that need no shell in this process, which has everything loaded."""
+    """Runs commands in one folder, in this process (where imports are done) unless they need a shell."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.last = folder, 0
@@ -82,7 +81,7 @@ class Shell:
         return replace(done, said=done.said.replace(str(self.folder.resolve()), HOME))
 
     def script(self, text: str) -> Done:
-        """A block of commands, up to the first that fails."""
+        """Run a block of commands up to the first that fails; return its exit code and all output."""
         lines = [_without_comment(line) for line in text.replace("\\\n", " ").splitlines()]
         if any(SHELL.search(line) or not line.startswith("discretion ") for line in lines):
             return self.run(f"set -e\n{text}")
@@ -108,7 +107,7 @@ class Shell:
                 contextlib.redirect_stdout(printed if target else said),
                 _columns(),
             ):
-                cli.main()
+                main.main()
         except SystemExit as end:
             code = int(end.code or 0)
         finally:
@@ -147,7 +146,10 @@ def _columns() -> Iterator[None]:
 
 
 def differs(shown: str, said: str, near: float = NEAR) -> str | None:
-    """What is shown and was not said; frames and spaces do not matter, and numbers only need to be near."""
+    """Return the first part of `shown` that was not printed, or None if all was.
+
+    Frames and spaces are ignored, and numbers need only be near.
+    """
     parts = [_tokens(part) for part in re.split(rf"^\s*{ANYTHING}\s*$", shown, flags=re.M)]
     found, at = _tokens(said), 0
     for place, part in enumerate(parts):
@@ -183,23 +185,25 @@ def _same(shown: str, found: str, near: float) -> bool:
 
 
 def commands(text: str) -> list[str]:
-    """Every `discretion …` in some lines of shell, without what surrounds it."""
+    """Return every `discretion …` command in some lines of shell."""
     joined = text.replace("\\\n", " ")
     found = re.findall(r"(?:^|[;&|]|\bdo )\s*(discretion\b[^;&|>#\n]*)", joined, re.M)
     return [command.strip() for command in found]
 
 
 def inline(document: str) -> list[str]:
-    """Every `discretion …` between backticks in running text and tables."""
+    """Return every `discretion …` command between backticks in running text and tables."""
     text = re.sub(r"^```.*?^```$", "", document, flags=re.M | re.S)
     return [command for found in INLINE.findall(text) for command in commands(" ".join(found.split()))]
 
 
 def understand(command: str) -> None:
-    """Parse a command as the command line would, and do nothing; raises what is wrong with it. A name without
-    anything after it need only exist."""
+    """Parse a command as the command line would, without running it; raise if it is wrong.
+
+    A command name without arguments need only exist.
+    """
     words = shlex.split(command, comments=True)[1:]
-    group = typer.main.get_command(cli.app)
+    group = typer.main.get_command(main.app)
     context = group.make_context("discretion", list(words))
     while words and hasattr(group, "resolve_command"):
         name, group, words = group.resolve_command(context, words)
@@ -208,7 +212,7 @@ def understand(command: str) -> None:
 
 
 def rewrite(path: Path) -> None:
-    """Run a page and put what its commands print in place of what is shown; blocks with `…` stay."""
+    """Run a page and replace the outputs that it shows; outputs with `…` stay."""
     document = path.read_text(encoding="utf-8")
     with TemporaryDirectory() as folder:
         shell, made, at = Shell(Path(folder)), "", 0

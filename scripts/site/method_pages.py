@@ -1,7 +1,8 @@
-"""Pages on methods: a few sentences by hand; the rest from the table of methods, docstrings and real
-plans."""
+"""Pages on methods, made from the registry, docstrings and real plans, around a few sentences by hand.
 
-import inspect
+mkdocs runs `on_config` (mkdocs.yml names this file), which puts all pages into the navigation.
+"""
+
 import re
 from functools import cache
 from pathlib import Path
@@ -12,13 +13,13 @@ import yaml
 from console import Shell
 from markdown.extensions.toc import slugify
 
-from discretion import config
-from discretion.advice import noise_to_signal
-from discretion.catalogue import MODES, about
-from discretion.materials import plan_of
+from discretion.cli.methods import MODES, about, protection
 from discretion.methods import METHODS, Method
-from discretion.plan import Plan
-from discretion.population import Population
+from discretion.plan.advice import noise_to_signal
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.runs import config
+from discretion.runs.build import plan_of
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 POPULATION = "discretion population groups:1,2,4 --clients 60 > population.csv"
@@ -46,22 +47,32 @@ promised against the server, and all of it against other clients and whoever see
 NOISE = """Noise: of the whole example, over the signal, in one coordinate; smaller is better, and only
 methods of one table that protect from the same adversary can be compared by it. It ranks noise, not
 accuracy."""
-HEADS = "| method | what it does | protects from | decides by | noise |\n|---|---|---|---|---:|"
-UNITS = {"client": "all data of a client", "record": "each record of a client", "none": "nothing"}
+HEADS = "| method | what it does | protection | decides by | noise |\n|---|---|---|---|---:|"
 
 
 def sections() -> dict[str, list[str]]:
-    """The methods by what they protect."""
+    """Return the names of the methods by what they protect."""
     found: dict[str, list[str]] = {"Whole clients": [], "Single records": [], "Nobody, or at a price": []}
     for name, method in METHODS.items():
-        nobody = method.protects.startswith("nobody")
+        nobody = method.unit == "none" or method.reads_raw
         heading = list(found)[2 if nobody else 1 if method.unit == "record" else 0]
         found[heading].append(name)
     return found
 
 
+def on_config(config: Any) -> None:
+    """Fill the empty section Methods of the navigation: overview, and each method under what it protects."""
+    pages = [
+        {heading: [{METHODS[name].title: f"methods/{name}.md"} for name in names]}
+        for heading, names in sections().items()
+    ]
+    for section in config.nav or ():
+        if "Methods" in section:
+            section["Methods"] = ["methods/index.md", *pages]
+
+
 def overview() -> str:
-    """A table of all methods for each kind."""
+    """Return a table of methods for each section."""
     parts = []
     for heading, names in sections().items():
         parts.append(f"\n## {heading}\n\n{HEADS}")
@@ -69,12 +80,13 @@ def overview() -> str:
             method = METHODS[name]
             title = f"[{method.title}]({name}.md)<br>`{name}`"
             _, noise = noise_to_signal(_plan(name), _population())
-            parts.append(f"| {title} | {method.idea} | {method.protects} | {method.reads} | {noise:.3f} |")
+            facts = (title, method.idea, protection(method), method.reads, f"{noise:.3f}")
+            parts.append(f"| {' | '.join(facts)} |")
     return "\n".join([*parts, "", NOISE, ""])
 
 
 def page(name: str) -> str:
-    """The page of a method, around what was written on it by hand in docs/methods."""
+    """Return the page of a method, around what docs/methods has on it by hand."""
     method, (text, meta) = METHODS[name], _written(name)
     parts = [
         f"# {method.title}",
@@ -91,12 +103,13 @@ def page(name: str) -> str:
         *(re.sub(r"docs/(\S+\.md)", r"[\1](../\1)", paragraph) for paragraph in about(method)[1:]),
         _further(name),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _written(name: str) -> tuple[str, dict[str, Any]]:
-    """Text and settings, such as further options that examples are shown for."""
-    text = (DOCS / "methods" / f"{name}.md").read_text(encoding="utf-8")
+    """Return text and settings, such as further options to show examples for; none where no file is."""
+    path = DOCS / "methods" / f"{name}.md"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
     if not text.startswith("---\n"):
         return text, {}
     _, meta, text = text.split("---\n", 2)
@@ -114,8 +127,7 @@ def _protection(name: str) -> str:
 def _facts(method: Method) -> str:
     rows = {
         "Name": f"`{method.name}`",
-        "Protects": UNITS[method.unit],
-        "Protected from": method.protects,
+        "Protection": protection(method),
         "Decides by": method.reads,
         "Where from": method.paper if "docs/" not in method.paper else "our own",
     }
@@ -123,17 +135,12 @@ def _facts(method: Method) -> str:
 
 
 def _parameters(method: Method) -> str:
-    rows = ["| name | default | meaning |", "|---|---|---|"]
+    rows = ["| name | default | meaning | expected |", "|---|---|---|---|"]
     for name, parameter in method.parameters.items():
         given = parameter.default
-        default = (
-            ""
-            if given is inspect.Parameter.empty
-            else f"`{given:.4g}`"
-            if isinstance(given, float)
-            else f"`{given}`"
-        )
-        rows.append(f"| `{name}` | {default} | {method.meanings[name]} |")
+        shown = f"{given:.4g}" if isinstance(given, float) else f"{given}"
+        default = "" if parameter.required else f"`{shown}`"
+        rows.append(f"| `{name}` | {default} | {parameter.meaning} | {parameter.expected} |")
     said = "\n".join(rows)
     said += (
         "\n\nOn the command line `rounds`, `rate` and `clip` are options of their own; others are given by "
@@ -179,7 +186,7 @@ def _examples(name: str, options: list[str]) -> str:
 
 
 def _further(name: str) -> str:
-    """Where the paper is discussed, with published numbers beside ours."""
+    """Return where the paper is discussed, with published numbers beside ours; nothing for other papers."""
     if "docs/" in METHODS[name].paper:
         return "[Concert](../method.md) has the reasons, formulas, results, and what did not help."
     papers = (DOCS / "papers.md").read_text(encoding="utf-8")
@@ -187,4 +194,4 @@ def _further(name: str) -> str:
         if re.search(rf"^\|[^|]*`{name}`", part, re.M):
             heading = part.partition("\n")[0]
             return f"Published numbers beside ours: [{heading}](../papers.md#{slugify(heading, '-')})."
-    raise LookupError(f"docs/papers.md has no row on {name}")
+    return ""

@@ -1,51 +1,53 @@
-"""Reference pages from the code: every command with its options, every setting with default and bounds."""
+"""Reference pages generated from the code: commands with their options, settings with defaults and bounds."""
 
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import tomli_w
 import typer.main
 from pydantic.fields import FieldInfo
 
-from discretion import cli, config
+from discretion.cli import main
+from discretion.runs import config
 
 SETTINGS = """# Settings
 
-A run is described by one file, config.toml. `discretion init` writes it with all of these settings and
-what they mean; what a file leaves out has its default. On the command line, `-c plan.rounds=50` changes
-one. A setting that does not exist is refused, with the nearest one that does.
+A run is described by one file, config.toml. `discretion init` writes it with all of these settings and a
+comment on each. Settings that the file leaves out have their defaults. On the command line,
+`-c plan.rounds=50` changes a setting. A setting that does not exist is refused, and the message names the
+nearest one that does.
 """
 COMMANDS = """# Commands
 
-`discretion COMMAND --help` says the same. Most commands have `--json`, for programs.
+`discretion COMMAND --help` prints the same. Most commands have `--json`, for programs.
 
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | something else went wrong |
+| 1 | any other error |
 | 2 | bad input: the message says what to change |
 | 3 | a budget would be overspent; nothing was spent |
-| 4 | a ledger or a guard said no |
-| 130 | interrupted by Ctrl-C; what is done is kept |
+| 4 | a ledger or a guard refused |
+| 130 | interrupted by Ctrl-C; finished rounds are kept |
 """
 KINDS = {bool: "true or false", str: "text", int: "whole number", float: "number"}
 
 
 def settings() -> str:
-    """All of config.toml."""
+    """Return the page on all settings of config.toml."""
     return "\n".join([SETTINGS, *_section(config.Config(), "")])
 
 
-def _section(section: config.Section, name: str) -> Iterator[str]:
+def _section(section: config.ConfigSection, name: str) -> Iterator[str]:
     yield f"## `[{name}]`\n" if name else "## At the top\n"
     if said := vars(type(section)).get("__doc__"):
         yield f"{said}\n"
     yield "| setting and default | meaning |\n|---|---|"
     values = {key: getattr(section, key) for key in type(section).model_fields}
     for key, field in type(section).model_fields.items():
-        if not isinstance(values[key], config.Section):
+        if not isinstance(values[key], config.ConfigSection):
             default = (
                 tomli_w.dumps({"x": values[key]}).removeprefix("x = ").strip() if values[key] != {} else "{}"
             )
@@ -53,7 +55,7 @@ def _section(section: config.Section, name: str) -> Iterator[str]:
             yield f"| `{key} = {default}` | {meaning}<br>*{_allowed(field)}* |"
     yield ""
     for key, value in values.items():
-        if isinstance(value, config.Section):
+        if isinstance(value, config.ConfigSection):
             yield from _section(value, key)
 
 
@@ -63,7 +65,7 @@ def _allowed(field: FieldInfo) -> str:
         return ", ".join(f"`{choice}`" for choice in choices)
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     limits = [(signs[key], value) for limit in field.metadata for key, value in _bounds(limit).items()]
-    kind = KINDS.get(field.annotation or Any, "table")
+    kind = KINDS.get(cast(type, field.annotation), "table")
     return ", ".join([kind, *(f"{sign} {_number(value)}" for sign, value in limits)])
 
 
@@ -78,8 +80,8 @@ def _number(value: float) -> str:
 
 
 def commands() -> str:
-    """Every command, as --help explains it."""
-    group = typer.main.get_command(cli.app)
+    """Return the page on all commands, as --help explains them."""
+    group = typer.main.get_command(main.app)
     return "\n".join([COMMANDS, *_commands("discretion", group)])
 
 
@@ -112,7 +114,7 @@ def _default(parameter: Any) -> str:
 
 
 def _prose(text: str) -> str:
-    """Paragraphs, with examples in one of their own."""
+    """Return help text as paragraphs, with examples in a paragraph of their own."""
     return re.sub(r"\s*\b(Examples?):\s", r"\n\n*\1:* ", inspect.cleandoc(text))
 
 

@@ -1,6 +1,6 @@
-"""The notebook: as a page, with what its code printed and drew; and run anew.
+"""The tutorial notebook as a page with its outputs.
 
-python scripts/site/tutorial.py docs/tutorial.ipynb    runs it and writes down what it prints
+`python scripts/site/tutorial.py docs/tutorial.ipynb` runs the notebook and replaces its outputs.
 """
 
 import sys
@@ -34,7 +34,7 @@ def _output(output: nbformat.NotebookNode) -> str:
 
 
 def executed(path: Path) -> nbformat.NotebookNode:
-    """A copy with the outputs of today; what a cell prints in parts is one output."""
+    """Run a copy of the notebook and return it; what a cell prints in parts becomes one output."""
     made = nbformat.read(path, as_version=4)
     NotebookClient(made, kernel_name="python3", timeout=SECONDS).execute()
     for number, cell in enumerate(made.cells):
@@ -44,7 +44,8 @@ def executed(path: Path) -> nbformat.NotebookNode:
                 merged for key, same in groupby(cell.outputs, _kind) for merged in _merged(key, [*same])
             ]
             cell.id = f"cell-{number}"
-    return made
+    result: nbformat.NotebookNode = made
+    return result
 
 
 def _kind(output: nbformat.NotebookNode) -> str | None:

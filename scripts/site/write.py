@@ -1,9 +1,8 @@
-"""Writes the sources of the site: docs, with pages on methods completed and reference pages from the
-code.
+"""Sources of the site: docs, with a page for each method and reference pages made from the code.
 
     python scripts/site/write.py build/docs
 
-What builds the site from them (mkdocs.yml) knows nothing of this.
+mkdocs builds the site from them (mkdocs.yml).
 """
 
 import re
@@ -40,8 +39,9 @@ def write(folder: Path) -> None:
 
 def _pages() -> Iterator[tuple[str, str]]:
     for path in DOCS.glob("*.md"):
-        # in the repository results are beside docs, and on the site below
-        yield path.name, path.read_text(encoding="utf-8").replace("](../results/", "](results/")
+        yield path.name, _at_the_root(path.read_text(encoding="utf-8"))
+    for name in ("CONTRIBUTING", "SECURITY"):
+        yield f"{name.lower()}.md", _at_the_root((ROOT / f"{name}.md").read_text(encoding="utf-8"))
     index = DOCS / "methods" / "index.md"
     yield "methods/index.md", index.read_text(encoding="utf-8") + method_pages.overview()
     for name in METHODS:
@@ -50,6 +50,13 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "reference/settings.md", reference.settings()
     yield "reference/commands.md", reference.commands()
     yield "results/index.md", _results()
+
+
+def _at_the_root(page: str) -> str:
+    """Return a page with its links as on the site, where docs, results and the files above are one folder."""
+    page = re.sub(r"\]\((?:\.\./)?(CONTRIBUTING|SECURITY)\.md", lambda m: f"]({m[1].lower()}.md", page)
+    page = re.sub(r"\[([^]]+)\]\((?:\.\./)?CHANGELOG\.md\)", r"\1", page)
+    return page.replace("](../results/", "](results/").replace("](docs/", "](")
 
 
 def _not_shown(folder: str, names: list[str]) -> set[str]:
