@@ -20,9 +20,9 @@ from discretion.methods.solvers.incentives import Game, all_at, equilibrium, soc
 from discretion.plan import budgets
 from discretion.plan.plan import Accounting
 from discretion.plan.population import Population
-from discretion.report import plan_page
 from discretion.report.chart import Chart, Series, Style, linear, rounds
 from discretion.report.picture import HEIGHT, draw
+from discretion.report.plan_page import selection_chart
 from discretion.tasks.partitions import varied_sizes
 
 CLIENTS, ROUNDS = 100, 30
@@ -208,7 +208,7 @@ def selection() -> None:
             "unbiased": size / size.sum()
         }
         title = f"Chance of a draw by budget and records (vertical), {mode}"
-        charts = {name: plan_page.selection_chart(population, chance, name) for name, chance in panels.items()}
+        charts = {name: selection_chart(population, chance, name) for name, chance in panels.items()}
         picture(f"selection-{accounting}.svg", title, charts)
         for name, p in panels.items():
             fifths = [f"{100 * part.sum():.1f} %" for part in np.split(p, 5)]
