@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from discretion.accounting import Certificate
 from discretion.audit import statements
-from discretion.report import html, numbers, wording
-from discretion.report.run_group import Group, Verdict, class_names, comparable, differing
+from discretion.report import numbers, wording
+from discretion.report.run_group import Group, Verdict, comparable, differing
+from discretion.runs.read import Run
 
 VERDICTS = {
-    "within": html.Badge("good", "within budget"),
-    "over": html.Badge("bad", "over budget"),
-    "none": html.Badge("warn", "no privacy"),
-    "broken": html.Badge("bad", "not certified"),
+    "within": ("good", "within budget"),
+    "over": ("bad", "over budget"),
+    "none": ("warn", "no privacy"),
+    "broken": ("bad", "not certified"),
 }
 
 
@@ -21,59 +24,33 @@ def verdict(certificate: Certificate) -> Verdict:
     return "over" if len(certificate.overspent) else "within"
 
 
-def marks(groups: Sequence[Group]) -> list[html.Badge]:
+def marks(groups: Sequence[Group]) -> list[tuple[str, str]]:
     runs = [run for part in groups for run in part.runs]
-    found = [html.Badge("plain", "simulation")] if any(run.simulated for run in runs) else []
+    found = [("plain", "simulation")] if any(run.simulated for run in runs) else []
     if unfinished := sum(not run.finished for run in runs):
-        found.append(html.Badge("warn", f"{unfinished} of {numbers.count(len(runs), 'run')} unfinished"))
+        found.append(("warn", f"{unfinished} of {numbers.count(len(runs), 'run')} unfinished"))
     if any(part.verdict in ("over", "broken") for part in groups):
-        found.append(html.Badge("bad", "a promise does not hold: see the table"))
+        found.append(("bad", "a promise does not hold: see the table"))
     return found
 
 
-def setting(groups: Sequence[Group]) -> html.FactGrid:
-    """What was trained; of the runs that are compared."""
-    chosen = comparable(groups)
-    runs = [run for part in chosen for run in part.runs]
-    first = chosen[0].first
-    config, classes = first.config, class_names(chosen)
-    sources = dict.fromkeys(run.about.source for run in runs)
-    deltas = sorted(
-        {float(d) for run in runs for d in (run.certificate.delta.min(), run.certificate.delta.max())}
-    )
-    shown = [numbers.power(delta) for delta in dict.fromkeys((deltas[0], deltas[-1]))]
-    sizes = [
-        (html.bold(name), f" {numbers.count(mine.clients, 'client')}")
-        for name, mine in zip(classes, chosen[0].classes, strict=True)
-    ]
-    cohort = numbers.span(run.plan.cohort for run in runs)
-    asked = "asked or expected" if any(run.plan.reading for run in runs) else "expected"
-    versions = dict.fromkeys(run.about.version for run in runs)
-    seeds = sorted({run.config.seed for run in runs})
-    methods = numbers.count(len({part.method for part in chosen}), "method")
-    shape = f"{methods}, {'seeds' if seeds[1:] else 'seed'} {_seeds(seeds)}"
-    return html.FactGrid(
-        [
-            ("Data", (first.about.data, html.small(f"from {'; '.join(sources)}"))),
-            ("Divided", (config.data.partition, html.small(f"{_sizes(chosen)} for each client"))),
-            ("Model", first.model),
-            ("Rounds", (f"{first.plan.rounds:,}", html.small(f"{cohort} clients {asked} in each"))),
-            ("Clients", (f"{len(first.population):,}", html.small(f"delta {' to '.join(shown)}"))),
-            ("Budgets", html.Bullets("classes", sizes)),
-            ("Runs", (f"{len(runs)}", html.small(shape))),
-            ("Made", (wording.when(chosen), html.small(f"Discretion {', '.join(versions)}"))),
-        ]
-    )
+def deltas(runs: Sequence[Run]) -> str:
+    everyone = np.concatenate([run.certificate.delta for run in runs])
+    ends = dict.fromkeys((float(everyone.min()), float(everyone.max())))
+    return " to ".join(map(numbers.power, ends))
 
 
-def _seeds(seeds: Sequence[int]) -> str:
-    consecutive = len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1
-    return f"{seeds[0]} to {seeds[-1]}" if consecutive else numbers.listing(map(str, seeds))
+def seeds(runs: Sequence[Run]) -> str:
+    found = sorted({run.config.seed for run in runs})
+    if len(found) == 1:
+        return f"seed {found[0]}"
+    consecutive = len(found) > 2 and found[-1] - found[0] == len(found) - 1
+    return "seeds " + (f"{found[0]} to {found[-1]}" if consecutive else numbers.listing(map(str, found)))
 
 
-def _sizes(groups: Sequence[Group]) -> str:
-    sizes = [run.population.size for part in groups for run in part.runs]
-    low, high = min(int(size.min()) for size in sizes), max(int(size.max()) for size in sizes)
+def sizes(runs: Sequence[Run]) -> str:
+    everyone = np.concatenate([run.population.size for run in runs])
+    low, high = int(everyone.min()), int(everyone.max())
     return numbers.count(high, "record") if low == high else f"{low:,} to {high:,} records"
 
 

@@ -185,6 +185,10 @@ class Group:
         return tuple(found)
 
 
+# of a method: small print beside its name, and the cells of rows, each after the budget class it is of
+ClassRows = tuple[Group, str, Sequence[tuple[int | None, list[str]]]]
+
+
 def title(method: str) -> str:
     return METHODS[method].title if method in METHODS else method
 
