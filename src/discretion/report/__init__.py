@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from discretion.report import charts, officer, operator, overview, page, researcher, wording
+from discretion.report import charts, officer, operator, page, researcher, wording
 from discretion.report.fairness import measure
-from discretion.report.run_group import Group, Verdict, class_names, comparable, group
+from discretion.report.run_group import VERDICTS, Group, Verdict, class_names, comparable, group
 from discretion.runs.read import Run, read_runs
 
 __all__ = ["Summary", "summarise", "write"]
@@ -62,10 +62,10 @@ def write(
         measured={part.label: fairness[part.label] for part in chosen if part.label in fairness},
         secret=any(phase.turns is None for part in groups for phase in part.first.plan.phases),
         out=out,
+        VERDICTS=VERDICTS,
         charts=charts,
         officer=officer,
         operator=operator,
-        overview=overview,
         researcher=researcher,
         wording=wording,
     )

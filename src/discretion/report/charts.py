@@ -53,23 +53,20 @@ class OverTime:
 
 def over_time(plan: Plan, member: Ints) -> OverTime:
     """Return a plan's values by the (N,) classes of its clients; medians of clients with a positive rate."""
-    classes = int(member.max()) + 1
-    ends = np.cumsum([phase.rounds for phase in plan.phases])
-    cohort, rate, clip, multiplier = [], [], [], []
-    for phase in plan.phases:
-        cohort.append(float(phase.expected.sum()))
-        sums = np.bincount(member, phase.expected, minlength=classes)
-        rate.append(sums / np.bincount(member, minlength=classes))
-        clip.append(_medians(phase.clip, phase.rate > 0, member))
-        multiplier.append(_medians(plan.release(phase)[1], phase.rate > 0, member))
+    phases, sizes = plan.phases, np.bincount(member)
     return OverTime(
-        start=np.concatenate([[1], ends[:-1] + 1]),
-        last=int(ends[-1]),
-        cohort=np.array(cohort),
-        rate=np.array(rate),
-        clip=np.array(clip),
-        multiplier=np.array(multiplier),
+        start=_starts(plan),
+        last=plan.rounds,
+        cohort=np.array([phase.expected.sum() for phase in phases]),
+        rate=np.array([np.bincount(member, phase.expected) / sizes for phase in phases]),
+        clip=np.array([_medians(phase.clip, phase.rate > 0, member) for phase in phases]),
+        multiplier=np.array([_medians(plan.release(phase)[1], phase.rate > 0, member) for phase in phases]),
     )
+
+
+def _starts(plan: Plan) -> Ints:
+    """Return the (S,) first rounds of phases."""
+    return 1 + np.cumsum([0, *(phase.rounds for phase in plan.phases[:-1])])
 
 
 def _medians(column: Floats, taking: NDArray[np.bool_], member: Ints) -> Floats:
@@ -207,9 +204,8 @@ def noise(groups: Sequence[Group]) -> Chart | None:
     for part in groups:
         plan, population = part.first.plan, part.first.population
         each = [round_noise(phase, population) for phase in plan.phases]
-        ends = np.cumsum([phase.rounds for phase in plan.phases])
         level = [noise / signal if signal > 0 else math.nan for noise, signal in each]
-        x, y = stretches(np.concatenate([[1], ends[:-1] + 1]), int(ends[-1]), np.array(level))
+        x, y = stretches(_starts(plan), plan.rounds, np.array(level))
         lines.append(Series(part.label, x, y, part.look.bare))
     if not any(varies(np.array(line.y)) for line in lines):
         return None

@@ -16,7 +16,7 @@ from discretion.plan.population import Population
 from discretion.plan.summary import Treatment, ends, treatment
 from discretion.report import charts, numbers, page
 from discretion.report.chart import SYMBOLS, Axis, Chart, Series, Shape, Style, linear, logarithmic, rounds
-from discretion.report.overview import VERDICTS, verdict
+from discretion.report.run_group import VERDICTS, verdict
 
 HEADINGS = {
     "plan": "Plan",
@@ -86,7 +86,7 @@ def render(plan: Plan, population: Population, certificate: Certificate, details
 
 def _marks(certificate: Certificate) -> list[tuple[str, str]]:
     paper = [("warn", "paper mode")] if certificate.accounting == "paper" else []
-    return [VERDICTS[verdict(certificate)], *paper]
+    return [VERDICTS[verdict([certificate])], *paper]
 
 
 def _turn(mine: Treatment) -> str:

@@ -38,12 +38,12 @@ def render(signed: Signed) -> str:
         anchor="receipt-of",
         marks=_marks(receipt),
         heading=f"Receipt for {receipt.client}",
-        lead=_lead(receipt),
+        lead=_lead(receipt, used, allowed),
         receipt=receipt,
         used=used,
         allowed=allowed,
         share=_share(receipt),
-        left="no limit" if math.isinf(receipt.left) else numbers.budget(receipt.left, 3) or "0",
+        left=numbers.budget(receipt.left, 3),
         made=f"{made.day} {made:%B %Y, %H:%M} UTC",
         chart=_spending(receipt),
         against=[[OBSERVERS[who].capitalize(), numbers.spent(most)] for who, most in receipt.against.items()],
@@ -63,8 +63,7 @@ def _marks(receipt: Receipt) -> list[tuple[str, str]]:
     return marks
 
 
-def _lead(receipt: Receipt) -> str:
-    used, allowed = numbers.spent_of(receipt.life, receipt.epsilon)
+def _lead(receipt: Receipt, used: str, allowed: str) -> str:
     said = (
         f"Of its budget of epsilon {allowed}, client {receipt.client} has spent {used}"
         if math.isfinite(receipt.epsilon)

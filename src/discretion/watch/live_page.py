@@ -14,10 +14,9 @@ from discretion.methods import METHODS
 from discretion.report import numbers
 from discretion.report.chart import Chart, Series, Style, linear, rounds
 from discretion.report.charts import BUDGET, class_styles
-from discretion.report.overview import VERDICTS, verdict
 from discretion.report.page import asset, macro, render
 from discretion.report.page import parts as page_parts
-from discretion.report.run_group import title
+from discretion.report.run_group import VERDICTS, title, verdict
 from discretion.report.wording import at_most
 from discretion.runs.read import Run
 from discretion.watch.follow import Seen, Status
@@ -89,7 +88,7 @@ def view_of(seen: Seen) -> PageView:
         method=method,
         idea=METHODS[run.plan.method].idea if run.plan.method in METHODS else "",
         status=STATUS[seen.status],
-        verdict=VERDICTS["broken" if run.broken else verdict(certificate)],
+        verdict=VERDICTS["broken" if run.broken else verdict([certificate])],
         evaluated=_evaluations(seen),
         sentences=missing(seen, rows),
         refused=any(row.refusing or row.refusals or row.declined for row in rows),
@@ -186,10 +185,11 @@ def _spending_chart(seen: Seen, run: Run, drawn: Sequence[tuple[Class, Style]]) 
         now = (seen.counted, float(np.interp(seen.counted, curve.rounds, share)))
         past = [point for point in points if point[0] < seen.counted] + [now]
         ahead = [now] + [point for point in points if point[0] > seen.counted]
-        bare = replace(look, symbol="")
         if len(ahead) > 1:
-            lines.append(_line(f"{row.name}, planned", ahead, replace(bare, dash="dot"), row, seen.counted))
-        lines.append(_line(row.name, past, bare, row, seen.counted))
+            lines.append(
+                _line(f"{row.name}, planned", ahead, replace(look.bare, dash="dot"), row, seen.counted)
+            )
+        lines.append(_line(row.name, past, look.bare, row, seen.counted))
     highest = max([1.0, *(value for line in lines for value in line.y)])
     axis = linear("Share of the budget", 0.0, 1.06 * highest, 5, percent=True)
     return Chart(tuple(lines), rounds(run.plan.rounds, 10), axis, HEIGHT, levels=((1.0, "--ink"),))
