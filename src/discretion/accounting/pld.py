@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import fields
 from typing import TypeVar
 
@@ -139,8 +140,14 @@ def _composed(steps: Compositions) -> Floats:
         shift = np.sqrt((shifts**2).sum(axis=1))
     shift = np.where(shift > SMALLEST, shift, shifts.sum(axis=1))  # squares may underflow, sums do not
     spent[plain] = np.minimum(spent[plain], gaussian.epsilon_of(shift, steps.delta[plain]))
-    for k in plain[(tight[plain] == 0) & (_referred(steps.of(plain), spent[plain]) <= REFERRED)]:
-        spent[k] = np.fmin(spent[k], _second(steps.of(np.array([k]))))
+    grid = np.clip(spent[plain] / reference.STEPS_PER_EPSILON, 1e-5, reference.COARSEST)
+    with np.errstate(divide="ignore", over="ignore"):  # points of dp-accounting's grids of single steps
+        points = (0.5 / steps.multiplier[plain] ** 2 + 10 / steps.multiplier[plain]).sum(axis=1) / grid
+    for k in plain[(tight[plain] == 0) & (points <= REFERRED)]:
+        rate, multiplier, count = (x[k, :, None] for x in (steps.rate, steps.multiplier, steps.count))
+        one = Steps(rate, multiplier, count.astype(np.int64))
+        with suppress(ArithmeticError, ValueError):  # beyond dp-accounting's range, too
+            spent[k] = np.fmin(spent[k], reference.Reference().epsilon(one, steps.delta[[k]])[0])
     return np.stack([spent, tight])
 
 
@@ -150,23 +157,6 @@ def _beyond(steps: Compositions) -> Bools:
     steep = ~((high - np.minimum(low, 0.0)).max(axis=1, initial=0.0) < STEEPEST)
     rare = (steps.tail[:, 0] < SMALLEST) | (steps.rate < SMALLEST).any(axis=1)
     return np.asarray(steep | rare | (steps.multiplier > LARGEST).any(axis=1))
-
-
-def _referred(steps: Compositions, spent: Floats) -> Floats:
-    """Return (K,) about how many points dp-accounting's grids of the single steps have together."""
-    grid = np.clip(spent / reference.STEPS_PER_EPSILON, 1e-5, reference.COARSEST)
-    with np.errstate(divide="ignore", over="ignore"):
-        return np.asarray((0.5 / steps.multiplier**2 + 10 / steps.multiplier).sum(axis=1) / grid)
-
-
-def _second(steps: Compositions) -> float:
-    """Return the epsilon of one client by dp-accounting; infinity where dp-accounting fails."""
-    counts = steps.count.T.astype(np.int64)
-    try:
-        spent = reference.Reference().epsilon(Steps(steps.rate.T, steps.multiplier.T, counts), steps.delta)
-    except (ArithmeticError, ValueError):  # beyond dp-accounting's range, too
-        return math.inf
-    return float(spent[0])
 
 
 def _sampled(steps: Compositions) -> Floats:
