@@ -53,27 +53,25 @@ def cross_check(plan: Plan, population: Population, certificate: Certificate) ->
         Rounding that saves time never understates an epsilon, and an excess is reported only if it is there
         without rounding.
     """
-    steps, limit = plan.steps(), certificate.spent
-    bounded = np.flatnonzero(np.isfinite(limit) & np.isfinite(population.epsilon))
+    steps = plan.steps()
+    bounded = np.flatnonzero(np.isfinite(certificate.spent) & np.isfinite(population.epsilon))
     chosen, kinds = kinds_of([steps], population, certificate, among=bounded)
-    chosen = chosen[grid_points(steps.of(chosen)) <= LONGEST]
-    if plan.sampling == "fixed_size":
-        chosen = chosen[:0]
-    most = limit[chosen] + precision(limit[chosen])
+    chosen = chosen[(grid_points(steps.of(chosen)) <= LONGEST) & (plan.sampling != "fixed_size")]
+    limit = certificate.spent[chosen]
+    most = limit + precision(limit)
     again = _counted(steps.of(chosen), population.delta[chosen], most)
     over = np.flatnonzero(~(again <= most))
     if len(over):
-        worst = over[np.argmax(again[over] / limit[chosen[over]])]
+        worst = over[np.argmax(again[over] / limit[over])]
         client = chosen[worst]
         raise BudgetError(
             f"{plan.method}: dp-accounting contradicts the certificate for {len(over)} of {len(chosen)} "
             f"kinds of clients; worst is client {population.client[client]}: found epsilon "
-            f"{again[worst]:.6g}, expected at most {limit[client]:.6g} at delta "
+            f"{again[worst]:.6g}, expected at most {limit[worst]:.6g} at delta "
             f"{population.delta[client]:g}. Nothing was spent. One of the accountants is wrong: please "
             "report this plan as a privacy bug."
         )
-    certified = certificate.spent[chosen]
-    apart = np.abs(again - certified) / np.where(certified > 0, certified, 1.0)
+    apart = np.abs(again - limit) / np.where(limit > 0, limit, 1.0)
     name = f"{Reference.name} {version('dp-accounting')}"
     return CrossCheck(name, len(chosen), kinds, float(np.max(apart, initial=0.0)))
 

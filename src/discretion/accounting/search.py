@@ -62,9 +62,8 @@ def most(
         An infinite budget gets `high`, without a call of `cost`.
     """
     low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), budget.shape) for end in (low, high))
-    under, over = np.where(np.isinf(budget), high, np.nan), np.full(len(budget), np.nan)
-    kept = np.full(len(budget), np.nan)  # the cost at `under`
-    x, at, slope = np.clip(guess, low, high), np.full(len(budget), np.nan), slope.copy()
+    over, kept, at = np.full((3, len(budget)), np.nan)  # `kept`: the cost at `under`; `at`: the cost at x
+    under, x, slope = np.where(np.isinf(budget), high, np.nan), np.clip(guess, low, high), slope.copy()
     if whole:
         x = np.floor(x)
     todo = np.flatnonzero(np.isfinite(budget))
@@ -104,8 +103,7 @@ def _wish(x: Floats, at: Floats, budget: Floats, slope: Floats) -> Floats:
     """Return the next x on the line, in logarithms, towards the aim."""
     with np.errstate(divide="ignore"):
         step = np.log(AIM * budget / at) / slope
-    wished: Floats = x * np.exp(np.clip(np.where(np.isinf(at), -1.0, step), -LONGEST, LONGEST))
-    return wished
+    return np.asarray(x * np.exp(np.clip(np.where(np.isinf(at), -1.0, step), -LONGEST, LONGEST)))
 
 
 def _between(wished: Floats, under: Floats, over: Floats, attempt: int, whole: bool) -> Floats:
@@ -206,8 +204,7 @@ class _Surface:
         read = interpolate(self.tree.data, values, self.tree.data, others)
         error = np.minimum(read, self.end) - np.minimum(values, self.end)
         error = np.abs(error) * self.slope[self.solved]
-        worst: Floats = error[self._near(self.points[who], NEAR)].max(axis=1)
-        return worst
+        return np.asarray(error[self._near(self.points[who], NEAR)].max(axis=1))
 
     def _y_at(self, places: Floats) -> Floats:
         around = self._near(places, STENCIL)

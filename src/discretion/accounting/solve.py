@@ -59,7 +59,7 @@ def noise_multiplier(
     (epsilon, delta, rate, count), where = _distinct(epsilon, delta, rate, _whole(rounds))
 
     def cost(inverse: Floats, who: Ints) -> Floats:
-        return _cost(accountant, rate[who], 1 / inverse, count[who], delta[who])
+        return accountant.epsilon(Steps.same(rate[who], 1 / inverse, count[who].astype(np.int64)), delta[who])
 
     def start(who: Ints) -> tuple[Floats, Floats]:
         # Bu et al. 2020: many sampled steps are about one Gaussian of shift q sqrt(T (exp(1/s²) - 1))
@@ -92,7 +92,7 @@ def sampling_rate(
     (epsilon, delta, multiplier, count), where = _distinct(epsilon, delta, multiplier, _whole(rounds))
 
     def cost(rate: Floats, who: Ints) -> Floats:
-        return _cost(accountant, rate, multiplier[who], count[who], delta[who])
+        return accountant.epsilon(Steps.same(rate, multiplier[who], count[who].astype(np.int64)), delta[who])
 
     def start(who: Ints) -> tuple[Floats, Floats]:
         shift = gaussian.shift_of(epsilon[who], delta[who])
@@ -156,7 +156,7 @@ def most_rounds(
     (epsilon, delta, rate, multiplier), where = _distinct(epsilon, delta, rate, multiplier)
 
     def cost(count: Floats, who: Ints) -> Floats:
-        return _cost(accountant, rate[who], multiplier[who], count, delta[who])
+        return accountant.epsilon(Steps.same(rate[who], multiplier[who], count.astype(np.int64)), delta[who])
 
     shift = gaussian.shift_of(epsilon, delta)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -209,10 +209,6 @@ def noise_scale(steps: Steps, epsilon: Reals, delta: Reals, accountant: Accounta
         raise PlanError(NO_NOISE)
     factor[spends] = 1 / found.x
     return factor[where]
-
-
-def _cost(accountant: Accountant, rate: Floats, multiplier: Floats, count: Floats, delta: Floats) -> Floats:
-    return accountant.epsilon(Steps.same(rate, multiplier, count.astype(np.int64)), delta)
 
 
 def _whole(rounds: Counts) -> Ints:
