@@ -264,12 +264,11 @@ def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: A
     names, member = population.classes()
     worst = worst_of(member, share_of(epsilon, population.epsilon))
     points = np.unique(np.linspace(1, plan.rounds, min(plan.rounds, MOST_POINTS)).round()).astype(int)
-    curve = [accountant.epsilon(plan.steps(int(t)).of(worst), population.delta[worst]) for t in points]
-    if plan.sampling == "fixed_size":
-        curve = [
-            np.minimum(each, _fixed_size_charged(plan, population.delta, int(t))[worst])
-            for each, t in zip(curve, points, strict=True)
-        ]
+    curve = []
+    for t in points.tolist():
+        curve.append(accountant.epsilon(plan.steps(t).of(worst), population.delta[worst]))
+        if plan.sampling == "fixed_size":
+            curve[-1] = np.minimum(curve[-1], _fixed_size_charged(plan, population.delta, t)[worst])
     # an upper bound on a later epsilon is one on every earlier epsilon
     curve = list(np.minimum(np.maximum.accumulate(curve), epsilon[worst]))
     return Spending(

@@ -111,7 +111,6 @@ def _merged(steps: Steps) -> Floats:
     so_far = np.cumsum(table[2], axis=0)
     before = np.maximum.accumulate(np.where(last, so_far, 0.0), axis=0)  # of the last of each kind
     table[2, 1:] = so_far[1:] - before[:-1]
-    table[2, 0] = so_far[0]
     return _in_order(np.where(last, table, 0.0))
 
 
@@ -201,8 +200,7 @@ def _evaluate(steps: Compositions, looks: Look) -> Floats:
     first = np.floor(low / spacing).astype(np.int64)
     bins = np.ceil(high / spacing).astype(np.int64) - first + 1
     # A client's own grids decide the length of its arrays, so its epsilon does not depend on other clients.
-    columns = np.ceil(ALIKE ** np.ceil(np.log(bins) / math.log(ALIKE))).astype(np.int64)
-    columns = np.maximum(columns, bins)
+    columns = np.maximum(np.ceil(ALIKE ** np.ceil(np.log(bins) / math.log(ALIKE))).astype(np.int64), bins)
     few = steps.rate.shape[1] < losses.MANY
     kinds, kind = np.unique(np.column_stack([looks.size, columns]), axis=0, return_inverse=True)
     jobs = []
@@ -213,13 +211,9 @@ def _evaluate(steps: Compositions, looks: Look) -> Floats:
     def work(k: Ints) -> Floats:
         parts = []
         for s in np.arange(len(columns[0]))[:, None] if few else _alike(columns[k[0]]):
-            at = np.ix_(k, s)
-            grid = first[at][..., None], bins[at][..., None], int(columns[at][0, 0])
-            count = steps.count[at][..., None]
-            both = losses.discretise(
-                steps.rate[at][..., None], steps.multiplier[at][..., None], spacing[k][..., None], *grid
-            )
-            parts.append((both, count))
+            at = (*np.ix_(k, s), None)  # (K, S, 1)
+            grid = spacing[k, :, None], first[at], bins[at], int(columns[k[0], s[0]])
+            parts.append((losses.discretise(steps.rate[at], steps.multiplier[at], *grid), steps.count[at]))
         found = []
         for way in (0, 1):
             tilt, bottom, aim = (x[k, way, None] for x in (looks.tilt, looks.bottom, looks.aim))

@@ -16,13 +16,12 @@ import numpy as np
 
 from discretion.accounting import gaussian
 from discretion.accounting.accountant import TIGHT, Accountant
-from discretion.accounting.search import Cost, Found, interpolated, most
+from discretion.accounting.search import Cost, Found, Reals, interpolated, most
 from discretion.arrays import Floats, Ints, distinct
 from discretion.errors import PlanError
 from discretion.plan.steps import Steps
 
-Reals = float | Floats  # of every client, or (N,) of each
-Counts = int | Ints
+Counts = int | Ints  # of every client, or (N,) of each
 
 SMALLEST, LARGEST = 0.05, 1e6  # noise multipliers that are looked at
 RAREST = 1e-9  # smallest sampling rate that is looked at
@@ -121,9 +120,7 @@ def clip_bound(
         The noise divided by the clip is the `noise_multiplier` or, by rounding, a little more; so a finite
         clip is at most 20 times the noise. Infinite where the budget is infinite or nothing is spent.
     """
-    budget, chance, std, count = np.broadcast_arrays(
-        *(np.asarray(column, dtype=np.float64) for column in (epsilon, rate, noise)), _whole(rounds)
-    )
+    budget, chance, std, count = np.broadcast_arrays(epsilon, rate, noise, _whole(rounds))
     if not (sound := np.isfinite(std) & (std >= 0)).all():
         raise PlanError(
             f"invalid noise: found standard deviation {std[~sound][0]:g}, expected 0 or more, finite"
@@ -177,12 +174,11 @@ def noise_scale(steps: Steps, epsilon: Reals, delta: Reals, accountant: Accounta
         least 0.9995 of the budget wherever the client's smallest multiplier then lies between 0.05 and a
         million. An infinite budget brings that multiplier to 0.05; a client that spends nothing gets 1.
     """
-    size = len(steps)
     columns, where = _distinct(
         np.broadcast_to(epsilon, steps.rate.shape[1:]), delta, *steps.rate, *steps.multiplier, *steps.count
     )
     budgets, deltas = columns[:2]
-    rate, multiplier, count = np.array(columns[2:]).reshape(3, size, len(budgets))
+    rate, multiplier, count = np.array(columns[2:]).reshape(3, len(steps), len(budgets))
     kinds = Steps(rate, multiplier, count.astype(np.int64), steps.unit, steps.adjacency)
     spending = (rate > 0) & (count > 0) & np.isfinite(multiplier)
     least = np.where(spending, multiplier, math.inf).min(axis=0, initial=math.inf)
