@@ -40,10 +40,8 @@ class CrossCheck:
 def cross_check(plan: Plan, population: Population, certificate: Certificate) -> CrossCheck:
     """Count what the plan charges each kind of client again, by dp-accounting; raise where that is too much.
 
-    What a plan charges is no less than what any promised adversary learns (`Plan.release`). Clients are of
-    one kind if their costs, deltas and budgets are equal. Of more than `MOST_KINDS` kinds, those are counted
-    that use most of their budgets, by the certificate and by Rényi accounting, and the worst client of each
-    budget class.
+    What a plan charges is no less than what any promised adversary learns (`Plan.release`). Of very many
+    kinds of clients a sample is counted (`kinds_of`).
 
     Guarantees:
         Raises `BudgetError` if, for a client that is counted, dp-accounting's epsilon exceeds the one that
@@ -92,8 +90,9 @@ def kinds_of(
     """Return the numbers of one client of each kind, or of a sample of kinds, and how many kinds there are.
 
     Kinds differ in a cost, in delta, in budget or in an epsilon of the certificate. The sample, taken of more
-    than `MOST_KINDS` kinds unless `every` one is asked for, has those that use most of their budgets and the
-    worst client of each budget class. `among` has the numbers of the clients to look at; by default, all.
+    than `MOST_KINDS` kinds unless `every` one is asked for, has those that use most of their budgets, by the
+    certificate and by Rényi accounting, which shares no code with the accountant to be checked, and the worst
+    client of each budget class. `among` has the numbers of the clients to look at; by default, all.
     """
     clients = np.arange(len(population)) if among is None else among
     rows = [column for s in costs for column in (*s.rate, *s.multiplier, *s.count.astype(np.float64))]
@@ -102,7 +101,6 @@ def kinds_of(
     first = clients[np.unique(member, return_index=True)[1]]
     if every or len(first) <= MOST_KINDS:
         return first, len(first)
-    # by the certificate, and by Rényi accounting, which shares no code with the accountant to be checked
     renyi = [Renyi().epsilon(cost.of(first), population.delta[first]) for cost in costs]
     share = share_of(np.maximum.reduce(renyi), population.epsilon[first])
     by_share = np.argsort(-certificate.share[first], kind="stable")[:MOST_KINDS]
