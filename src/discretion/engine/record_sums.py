@@ -17,7 +17,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from discretion.arrays import Floats
-from discretion.engine.layer_gradients import Call, Gradients, Rows, gradients, least_dimensions
+from discretion.engine.layer_gradients import MAKERS, Call, Gradients, Rows, least_dimensions
 from discretion.engine.per_record_graph import TRAINED, Mixed, trace_per_record
 from discretion.tasks import models
 from discretion.training.clip import ROUNDING, add_layers, factors, finite_and_factor, layers_of, owners
@@ -164,8 +164,8 @@ class _Fast:
             calls.setdefault(layer, []).append((taken, slope))
         found: dict[int, Gradients] = {}
         for layer, mine in calls.items():
-            numbers = self._trained[layer]
-            found.update(zip(numbers.values(), gradients(layer, numbers, mine), strict=True))
+            made = MAKERS[type(layer)](layer, mine)
+            found |= {number: made[name]() for name, number in self._trained[layer].items()}
         return found
 
     def _add(self, found: dict[int, Gradients], clip: float, owner: list[int]) -> None:
