@@ -2,17 +2,17 @@
 
 import queue
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from discretion import engine
-from discretion.arrays import Ints
 from discretion.clients.devices import keep_freed_memory, thread_pool
+from discretion.clients.torch_training import RecordTensors
 from discretion.clients.training import LocalTraining
 from discretion.engine.record_sums import RecordSums
 from discretion.tasks.partitions import Partition
@@ -21,7 +21,6 @@ from discretion.training.orders import NoisySteps, Order, Updates
 from discretion.training.release import noisy_sum
 from discretion.training.server_update import Vector
 
-Batch = Callable[[Ints], tuple[Tensor, Tensor]]  # inputs and labels of records by their numbers
 Idle = queue.SimpleQueue[engine.CompiledSums | RecordSums]  # each for one thread at a time
 
 
@@ -31,10 +30,9 @@ class DPSGDTraining:
 
     model: nn.Module
     partition: Partition
-    batch: Batch
+    data: RecordTensors
     local: LocalTraining
     stack: engine.Stack | None
-    records: engine.RecordArrays
     _idle: dict[bool, Idle] = field(default_factory=lambda: defaultdict(queue.SimpleQueue))
 
     def _sums(self, layers: tuple[int, ...], threads: int) -> Idle:
@@ -47,8 +45,8 @@ class DPSGDTraining:
             if stack is None:
                 idle.put(RecordSums(self.model))
             else:
-                most = min(engine.MOST_RECORDS, int(self.partition.sizes.max(initial=1)))
-                idle.put(engine.CompiledSums(stack, self.records, most))
+                largest = int(self.partition.sizes.max(initial=1))
+                idle.put(engine.CompiledSums(stack, self.data.arrays, largest))
         return idle
 
     def updates(self, order: Order, noisy: NoisySteps) -> Iterator[Updates]:
@@ -87,7 +85,7 @@ class DPSGDTraining:
             for _ in range(noisy.steps if expected > 0 else 0):
                 drawn, now = mine[source.uniform(len(mine)) < batch], model.astype(np.float32)
                 if isinstance(sums, RecordSums):  # by torch, for models that compiled code does not support
-                    total = sums.clipped_sum(now, *self.batch(drawn), clip, noisy.layers)
+                    total = sums.clipped_sum(now, *self.data.batch(drawn), clip, noisy.layers)
                 else:
                     total = sums.clipped_sum(now, drawn, clip, noisy.layers)
                 slope = noisy_sum(total, std, source)

@@ -13,13 +13,7 @@ from discretion.arrays import Ints
 from discretion.clients import devices
 from discretion.clients.dp_sgd import DPSGDTraining
 from discretion.clients.statistics import Reader
-from discretion.clients.torch_training import (
-    FastLayout,
-    Quality,
-    RecordTensors,
-    TorchTraining,
-    right_and_loss,
-)
+from discretion.clients.torch_training import FastLayout, Quality, RecordTensors, TorchTraining
 from discretion.clients.training import ONE_EPOCH, LocalTraining, batches
 from discretion.clients.workers import Batches, Workers
 from discretion.plan.selection_rules import Reading
@@ -57,26 +51,18 @@ class LocalClients:
         self.device = devices.find(device, compiled=stack is not None)
         self._stack = stack if self.device.type == "cpu" else None
         self._model = model.train().to(self.device)
-        self._partition = partition
-        self._local = local
-        self._dataset = dataset
+        self._dataset, self._partition, self._local = dataset, partition, local
         self._data = RecordTensors(dataset, dataset.train, self.device)
         self._together = max(1, min(MOST_TOGETHER, CHUNK_NUMBERS // len(self.initial())))
         self._count = workers or devices.cores()
         self._workers: Workers | None = None
-        self._records = self._data.arrays()
         self._layered = self._stack if isinstance(self._stack, engine.Stack) else None
-        self._noisy = DPSGDTraining(
-            self._model, partition, self._data.batch, local, self._layered, self._records
-        )
+        self._noisy = DPSGDTraining(self._model, partition, self._data, local, self._layered)
+        self._reader = Reader(self._model, self._data, self._layered)
 
     @cached_property
     def _torch(self) -> TorchTraining:
         return TorchTraining(self._model, self._data, self._local)
-
-    @cached_property
-    def _reader(self) -> Reader:
-        return Reader(self._model, self._data, self._dataset.classes, self._layered, self._records)
 
     @cached_property
     def _evaluation(self) -> FastLayout:
@@ -104,9 +90,9 @@ class LocalClients:
         """Evaluate a model on the test records."""
         stack = self._layered
         if stack is not None and self._dataset.test.labels.max(initial=0) < stack.classes:
-            records = RecordTensors(self._dataset, self._dataset.test, self.device).arrays()
+            records = RecordTensors(self._dataset, self._dataset.test, self.device).arrays
             logits = torch.from_numpy(engine.scores(stack, records, model, torch.get_num_threads()))
-            right, loss = right_and_loss(logits, torch.from_numpy(records.labels))
+            right, loss = Quality.sums(logits, torch.from_numpy(records.labels))
             return Quality(right / len(logits), loss / len(logits))
         return self._evaluation.quality(model)
 
@@ -156,7 +142,7 @@ class LocalClients:
             return self._torch.train_many(order.model, records, real, rate)
         rates = np.full(records.shape[1], rate, np.float32)
         chosen = engine.Batches(records, real, rates, self._local.momentum, self._local.weight_decay)
-        return engine.train(self._stack, self._records, chosen, order.model, torch.get_num_threads())
+        return engine.train(self._stack, self._data.arrays, chosen, order.model, torch.get_num_threads())
 
     def _by_torch(self, order: Order, parts: list[Ints]) -> Iterator[np.ndarray]:
         """Yield each part's (k, d) changes, trained one client at a time, in this process or in several."""

@@ -30,14 +30,12 @@ class Reader:
 
     model: nn.Module
     data: RecordTensors
-    classes: int
     stack: engine.Stack | None
-    records: engine.RecordArrays
 
     @cached_property
     def _sums(self) -> engine.CompiledSums | RecordSums:
         if self.stack is not None and engine.can_sum(self.stack):
-            return engine.CompiledSums(self.stack, self.records)
+            return engine.CompiledSums(self.stack, self.data.arrays)
         return RecordSums(self.model)
 
     def of(self, model: Vector, mine: list[Ints], reading: Reading) -> Floats:
@@ -56,9 +54,10 @@ class Reader:
         records = np.concatenate([np.zeros(0, np.int64), *mine])
         owner = np.repeat(np.arange(len(mine)), np.array([len(one) for one in mine], np.int64))
         if reading.rule == "class_balance":
-            place = owner * self.classes + self.records.labels[records]
-            count = np.bincount(place, minlength=len(mine) * self.classes)
-            return count.reshape(len(mine), self.classes).astype(np.float64) * reading.bound
+            classes = self.data.dataset.classes
+            place = owner * classes + self.data.arrays.labels[records]
+            count = np.bincount(place, minlength=len(mine) * classes)
+            return count.reshape(len(mine), classes).astype(np.float64) * reading.bound
         total = np.zeros((len(mine), 1))
         for part, some in self._losses(model, records):
             bounded = some.nan_to_num(nan=reading.bound).clamp(0, reading.bound).cpu().numpy()
@@ -78,7 +77,7 @@ class Reader:
             inputs, labels = self.data.batch(records)
             with torch.no_grad():
                 return functional_call(self.model, models.unflatten(model, self.model), (inputs,)), labels
-        every = self.records
+        every = self.data.arrays
         mine = engine.RecordArrays(every.inputs[records], every.labels[records], every.lookup)
         logits = engine.scores(self.stack, mine, model, torch.get_num_threads())
         return torch.from_numpy(logits), torch.from_numpy(mine.labels)

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -46,6 +47,7 @@ class RecordTensors:
         part = records if isinstance(records, slice) else torch.from_numpy(records).to(self.device)
         return self._ready(self._inputs[part]), self._labels[part]
 
+    @cached_property
     def arrays(self) -> engine.RecordArrays:
         """Return the records as compiled code reads them."""
         image = self.dataset.kind == "image"
@@ -64,11 +66,11 @@ class Quality:
     accuracy: float
     loss: float
 
-
-def right_and_loss(logits: Tensor, labels: Tensor) -> tuple[int, float]:
-    """Return the number of right predictions and the sum of losses."""
-    right = (logits.argmax(1) == labels).sum().cpu()
-    return int(right), float(functional.cross_entropy(logits, labels, reduction="sum").cpu())
+    @staticmethod
+    def sums(logits: Tensor, labels: Tensor) -> tuple[int, float]:
+        """Return the number of right predictions and the sum of losses."""
+        right = (logits.argmax(1) == labels).sum().cpu()
+        return int(right), float(functional.cross_entropy(logits, labels, reduction="sum").cpu())
 
 
 class FastLayout:
@@ -101,11 +103,9 @@ class FastLayout:
     def load(self, vector: Vector) -> list[Tensor]:
         """Copy a flat model into the trained parameters and return them."""
         parameters: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
-        numbers = torch.from_numpy(vector if vector.flags.writeable else vector.copy())
-        parts = numbers.split_with_sizes([p.numel() for p in parameters])
         with torch.no_grad():
-            for p, part in zip(parameters, parts, strict=True):
-                p.copy_(part.view(p.shape))
+            for p, part in zip(parameters, models.unflatten(vector, self.model).values(), strict=True):
+                p.copy_(part)
         return parameters
 
     def quality(self, vector: Vector) -> Quality:
@@ -122,7 +122,7 @@ class FastLayout:
     def _evaluate(self, start: int) -> tuple[int, float]:
         inputs, labels = self._data.batch(slice(start, start + BATCH))
         with torch.no_grad():
-            return right_and_loss(self(inputs), labels)
+            return Quality.sums(self(inputs), labels)
 
 
 @dataclass

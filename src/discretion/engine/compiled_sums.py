@@ -44,7 +44,7 @@ class CompiledSums:
         self._count = len(records.inputs)
         self._owners: dict[tuple[int, ...], Ints] = {}
         self._job = job_of(stack, records)  # compiled code reads its records in every call
-        self._job.batch = max(1, min(together, self._count))
+        self._job.batch = max(1, min(together, MOST_RECORDS, self._count))
         code.open_sums.restype = ctypes.c_void_p
         session = code.open_sums(ctypes.byref(self._job))
         if session is None:

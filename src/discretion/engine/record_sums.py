@@ -70,27 +70,22 @@ class RecordSums:
     def gradients(
         self, parameters: Vector, inputs: Tensor, labels: Tensor
     ) -> Iterator[npt.NDArray[np.float32]]:
-        """Yield (n, d) the gradients of the records' losses, some records at a time."""
-        named = models.unflatten(parameters, self._model)
-        together = max(1, min(MOST_RECORDS // 4, MOST_NUMBERS // self._size))
-        for start in range(0, len(labels), together):
-            part = slice(start, start + together)
-            slopes = self._each_gradient(named, inputs[part], labels[part])
-            yield torch.cat([slopes[name].flatten(1) for name in named], dim=1).cpu().numpy()
-
-    def _each_gradient(self, parameters: Parameters, inputs: Tensor, labels: Tensor) -> Parameters:
-        """Return per-record gradients by name: of all records at once if vmap can, else one by one."""
+        """Yield (n, d) the gradients of the records' losses, some at a time if vmap can, else one by one."""
 
         def loss(parameters: Parameters, record: Tensor, label: Tensor) -> Tensor:
             logits = functional_call(self._model, parameters, (record[None],))
             return functional.cross_entropy(logits, label[None])
 
-        try:
-            slopes: Parameters = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, inputs, labels)
-        except RuntimeError:
-            each = [grad(loss)(parameters, *one) for one in zip(inputs, labels, strict=True)]
-            slopes = {name: torch.stack([one[name] for one in each]) for name in parameters}
-        return slopes
+        named = models.unflatten(parameters, self._model)
+        together = max(1, min(MOST_RECORDS // 4, MOST_NUMBERS // self._size))
+        for start in range(0, len(labels), together):
+            some = inputs[start : start + together], labels[start : start + together]
+            try:
+                slopes = vmap(grad(loss), in_dims=(None, 0, 0))(named, *some)
+            except RuntimeError:
+                each = [grad(loss)(named, *one) for one in zip(*some, strict=True)]
+                slopes = {name: torch.stack([one[name] for one in each]) for name in named}
+            yield torch.cat([slopes[name].flatten(1) for name in named], dim=1).cpu().numpy()
 
 
 class _Fast:
