@@ -41,12 +41,9 @@ class DPSGDTraining:
         whole = owners(lengths, layers_of(layers, sum(lengths))) is not None
         stack = self.stack if whole and self.stack and engine.can_sum(self.stack) else None
         idle = self._idle[stack is not None]
+        most = int(self.partition.sizes.max(initial=1))
         while idle.qsize() < threads:
-            if stack is None:
-                idle.put(RecordSums(self.model))
-            else:
-                largest = int(self.partition.sizes.max(initial=1))
-                idle.put(engine.CompiledSums(stack, self.data.arrays, largest))
+            idle.put(engine.CompiledSums(stack, self.data.arrays, most) if stack else RecordSums(self.model))
         return idle
 
     def updates(self, order: Order, noisy: NoisySteps) -> Iterator[Updates]:

@@ -109,7 +109,7 @@ class _Fast:
         model.requires_grad_(False)  # torch need not compute gradients of parameters
         self._seen: list[tuple[nn.Module, Tensor, Tensor]] = []
         self._records = 0
-        self._together: int | None = None
+        self._together: int | None = None  # records in one pass
 
     def clipped_sum(
         self, parameters: Vector, inputs: Tensor, labels: Tensor, clip: float, owner: list[int]
@@ -120,18 +120,14 @@ class _Fast:
                 p.copy_(part.view(p.shape))
         self._total.zero_()
         if len(labels):
-            times = -(-len(labels) // self._find_together(inputs, labels))
+            if self._together is None:  # as many records as have materialised gradients that fit into memory
+                tried = self._gradients(inputs[:1], labels[:1])
+                made = sum(each.rows.numel() for each in tried.values() if isinstance(each, Rows))
+                self._together = max(1, min(MOST_RECORDS, MOST_NUMBERS // max(made, 1)))
+            times = -(-len(labels) // self._together)
             for some in zip(inputs.tensor_split(times), labels.tensor_split(times), strict=True):
                 self._add(self._gradients(*some), clip, owner)
         return self._total.cpu().numpy().astype(np.float64)
-
-    def _find_together(self, inputs: Tensor, labels: Tensor) -> int:
-        """Return the number of records in one pass whose materialised gradients fit into memory."""
-        if self._together is None:
-            tried = self._gradients(inputs[:1], labels[:1])
-            made = sum(each.rows.numel() for each in tried.values() if isinstance(each, Rows))
-            self._together = max(1, min(MOST_RECORDS, MOST_NUMBERS // max(made, 1)))
-        return self._together
 
     def _see(self, layer: nn.Module, arguments: tuple[Tensor], output: Tensor) -> None:
         (inputs,) = arguments

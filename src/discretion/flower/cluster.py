@@ -110,13 +110,13 @@ def marked(folder: Path, name: str = "") -> list[int]:
 
 def _register(folder: Path, clients: list[str]) -> None:
     """Register the nodes' keys at the SuperLink, each under its client's name."""
-    nodes, asked = folder.absolute() / "nodes", {}
+    nodes, asked, home = folder.absolute() / "nodes", {}, str(folder.absolute() / "flower")
     for name in clients:
         if not (nodes / f"{name}.registered").exists():
             key = str(nodes / f"{name}.pub")
             words = [tool("flwr"), "supernode", "register", key, "here", "--name", name]
             asked[name] = subprocess.Popen(
-                words, env=_environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                words, env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
     said = {name: process.communicate()[0] for name, process in asked.items()}
     for name, process in asked.items():
@@ -125,17 +125,14 @@ def _register(folder: Path, clients: list[str]) -> None:
         (nodes / f"{name}.registered").touch()
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    return environment(str(folder.absolute() / "flower"))
-
-
 def _start(folder: Path, name: str, words: list[str]) -> None:
     """Start a program under `supervise`, which restarts it whenever it ends."""
+    here = folder.absolute()
     (folder / "logs").mkdir(exist_ok=True)
     with (folder / "logs" / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, SUPERVISE, *words],
-            env=_environment(folder) | {MARK: f"{folder.absolute()}#{name}"},
+            env=environment(str(here / "flower")) | {MARK: f"{here}#{name}"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
