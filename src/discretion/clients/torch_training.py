@@ -103,9 +103,11 @@ class FastLayout:
     def load(self, vector: Vector) -> list[Tensor]:
         """Copy a flat model into the trained parameters and return them."""
         parameters: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
+        numbers = torch.from_numpy(vector if vector.flags.writeable else vector.copy())
+        parts = numbers.split_with_sizes([p.numel() for p in parameters])
         with torch.no_grad():
-            for p, part in zip(parameters, models.unflatten(vector, self.model).values(), strict=True):
-                p.copy_(part)
+            for p, part in zip(parameters, parts, strict=True):
+                p.copy_(part.view(p.shape))
         return parameters
 
     def quality(self, vector: Vector) -> Quality:
