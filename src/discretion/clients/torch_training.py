@@ -201,12 +201,8 @@ class TorchTraining:
             each = functional.cross_entropy(logits, labels, reduction="none")
             return (each * real).sum() / real.sum().clamp(min=1)
 
-        slope, momentum, decay, some = (
-            grad(loss)(now),
-            self.local.momentum,
-            self.local.weight_decay,
-            real.any(),
-        )
+        slope, some = grad(loss)(now), real.any()
+        momentum, decay = self.local.momentum, self.local.weight_decay
         faster = {n: momentum * v + slope[n] + decay * now[n] for n, v in velocity.items()}
         moved = {n: torch.where(some, p - rate * faster[n], p) for n, p in now.items()}
         return moved, {n: torch.where(some, v, velocity[n]) for n, v in faster.items()}
