@@ -45,7 +45,6 @@ TELLING = re.compile(
 # below `audit` in the import order, where what is worded is no promise of a plan
 ELSEWHERE = {
     "guard/checks.py": "why a client's own guard refuses an order",
-    "guard/policy.py": "what a field of GUARD.toml does",
     "runs/config.py": "what a setting does",
 }
 NOISE: tuple[NoiseAt, ...] = get_args(NoiseAt)

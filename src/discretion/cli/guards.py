@@ -11,7 +11,7 @@ from discretion.cli import output
 from discretion.cli.options import Json, Override
 from discretion.clients.messages import write_key
 from discretion.errors import InputError
-from discretion.guard.new_policy import new_policy
+from discretion.guard.policy import new_policy
 from discretion.runs import config
 from discretion.runs.build import divide, fitted, load_data, plan_of
 from discretion.runs.prepare import build_task

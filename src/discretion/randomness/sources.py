@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from discretion.arrays import Floats
 from discretion.errors import InputError
 from discretion.randomness import discrete
-from discretion.randomness.streams import Words
+from discretion.randomness.streams import Purpose, Words, run_stream
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,13 @@ class Cryptographic:
 
 
 Source = Seeded | Cryptographic  # random numbers of one release
+
+
+def run_source(seed: int | None, run: str, plan: str, round_: int, purpose: Purpose, *counter: int) -> Source:
+    """Return the source for one purpose in a round of a run: seeded or, without a seed, cryptographic."""
+    if seed is None:
+        return Cryptographic()
+    return Seeded(run_stream(seed, purpose, run, plan, round_, *counter))
 
 
 def keystream(key: bytes, start: bytes, count: int) -> Words:

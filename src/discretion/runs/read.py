@@ -16,8 +16,7 @@ from discretion.arrays import Floats, Ints
 from discretion.errors import InputError, PlanError
 from discretion.files import read_text
 from discretion.jsonfile import AnyRecord, Record, parse
-from discretion.ledger import snapshot
-from discretion.ledger.snapshot import OnRecord
+from discretion.ledger.reader import OnRecord, nothing, read_on
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
 from discretion.plan.summary import Treatment, treatment
@@ -124,8 +123,8 @@ class Run:
     @cached_property
     def ledger(self) -> OnRecord | None:
         """What the ledger has of this run; None where there is no ledger yet, or none that can be read."""
-        known = snapshot.nothing(len(self.population))
-        return snapshot.read_on(self.files.ledger(self.config), self.about.id, known)
+        known = nothing(len(self.population))
+        return read_on(self.files.ledger(self.config), self.about.id, known)
 
     @cached_property
     def refusals(self) -> dict[str, tuple[int, str]]:
