@@ -48,7 +48,7 @@ def setting(groups: Sequence[Group]) -> html.FactGrid:
     ]
     cohort = numbers.span(run.plan.cohort for run in runs)
     asked = "asked or expected" if any(run.plan.reading for run in runs) else "expected"
-    versions = dict.fromkeys(run.about.version for run in runs)
+    versions = dict.fromkeys(run.about.discretion for run in runs)
     seeds = sorted({run.config.seed for run in runs})
     methods = numbers.count(len({part.method for part in chosen}), "method")
     shape = f"{methods}, {'seeds' if seeds[1:] else 'seed'} {_seeds(seeds)}"

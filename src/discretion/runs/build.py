@@ -110,8 +110,8 @@ def _by_owner(dataset: Dataset, declared: Population | None, least: int) -> tupl
 
 def parameters_of(config: Config, taken: Collection[str]) -> dict[str, Parameter]:
     """Return the parameters for a method: of the shared settings those that it takes, and its options."""
-    shared = {"rounds": config.plan.rounds, "rate": config.plan.rate, "clip": config.plan.clip}
-    return {name: value for name, value in shared.items() if name in taken} | config.plan.options
+    shared = {name: getattr(config.plan, name) for name in ("rounds", "rate", "clip") if name in taken}
+    return shared | config.plan.options
 
 
 def plan_of(config: Config, population: Population) -> Plan:
@@ -155,7 +155,5 @@ def local_clients(config: Config, dataset: Dataset, partition: Partition) -> "Lo
 
 def local_training(config: Config) -> LocalTraining:
     how = config.train
-    rates = (how.learning_rate, how.momentum, how.weight_decay)
-    return LocalTraining(
-        how.epochs, how.batch_size, *rates, Schedule.parse(how.schedule), how.steps, how.order
-    )
+    sgd = (how.learning_rate, how.momentum, how.weight_decay, Schedule.parse(how.schedule))
+    return LocalTraining(how.epochs, how.batch_size, *sgd, how.steps, how.order)

@@ -1,6 +1,7 @@
 """The settings of a run (config.toml): default, meaning and role of each."""
 
 import copy
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -321,7 +322,7 @@ def unplaced(value: Any) -> Any:
     return value
 
 
-def read(path: Path | str, overrides: Sequence[str] = ()) -> Config:
+def read(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
     """Read settings from a TOML file, changed by `key=value` overrides such as plan.rounds=50."""
     return make(read_toml(Path(path)), overrides, str(path))
 
@@ -355,12 +356,10 @@ def make(record: dict[str, Any], overrides: Sequence[str] = (), source: str = "s
     return validated(Config, record, list(roles(Config)), source)
 
 
-AnySection = TypeVar("AnySection", bound=ConfigSection)
+Section = TypeVar("Section", bound=ConfigSection)
 
 
-def validated(
-    kind: type[AnySection], record: dict[str, Any], known: Sequence[str], source: str
-) -> AnySection:
+def validated(kind: type[Section], record: dict[str, Any], known: Sequence[str], source: str) -> Section:
     """Validate a nested dictionary; the error names every problem and the nearest `known` key."""
     try:
         return kind.model_validate(record)
