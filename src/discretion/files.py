@@ -6,6 +6,8 @@ from pathlib import Path
 
 from discretion.errors import InputError
 
+AnyPath = str | os.PathLike[str]
+
 
 def read_text(path: Path) -> str:
     """Return the text of a UTF-8 file; raise `InputError` with the reason where it cannot be read."""

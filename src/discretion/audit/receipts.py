@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -216,11 +216,9 @@ def _account(run: Run, client: str) -> ReceiptAccount:
     return ReceiptAccount(rule, after, mine, len(refused.keys() - {run.about.id}), life, max(budget, 0.0))
 
 
-def _points(rounds: int) -> Sequence[int]:
-    """Return the rounds to show: all, or `MOST_POINTS` of them with the last."""
-    if rounds <= MOST_POINTS:
-        return range(rounds)
-    return sorted({int(t) for t in np.linspace(0, rounds - 1, MOST_POINTS).round()})
+def _points(rounds: int) -> list[int]:
+    """Return the rounds to show, counted from 0: all, or `MOST_POINTS` of them with the last."""
+    return sorted({int(t) for t in np.linspace(0, rounds - 1, min(rounds, MOST_POINTS)).round()})
 
 
 def _sha256(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from discretion.plan.steps import Steps
 from discretion.runs.build import load_data, parameters_of
 from discretion.runs.folder import read_checkpoint
 from discretion.runs.prepare import build_task
-from discretion.runs.read import Run, read_runs
+from discretion.runs.read import AnyRun, Run, read_runs
 
 LOOSE = "a fixed number is drawn, for which the second accountant has no tight bound: not compared"
 REPEATED = 1e-6  # how far what one accountant says twice, on two machines, may be apart
@@ -75,10 +74,7 @@ class Verification:
 
 
 def verify(
-    run: Run | str | os.PathLike[str],
-    second: Accountant | None = None,
-    every: bool = False,
-    data: bool = False,
+    run: AnyRun, second: Accountant | None = None, every: bool = False, data: bool = False
 ) -> Verification:
     """Recount every epsilon of a run, compare its records, and return the findings; write nothing.
 
@@ -215,7 +211,8 @@ def _by_class(run: Run, chosen: Ints, again: Floats) -> tuple[Counted, ...]:
     budget, certified = run.population.epsilon[chosen], run.certificate.spent[chosen]
     worst = worst_of(member[chosen], share_of(again[0], budget))
     values = np.stack([budget, certified, *again])[:, worst].T.tolist()
-    return tuple(Counted(name, int((member == k).sum()), *values[k]) for k, name in enumerate(names))
+    sizes = np.bincount(member).tolist()
+    return tuple(Counted(name, size, *each) for name, size, each in zip(names, sizes, values, strict=True))
 
 
 def _of_budgets(

@@ -72,15 +72,9 @@ def _by_size(config: Config, dataset: Dataset, declared: Population | None) -> P
         sizes = partitions.varied_sizes(records, clients, stream(config.seed, Purpose.SIZES))
     else:
         sizes = partitions.even_sizes(len(labels), clients, data.records or None)
-    return partitions.partition(
-        data.partition,
-        labels,
-        sizes,
-        stream(config.seed, Purpose.PARTITION),
-        alpha=data.alpha,
-        shards_per_client=data.shards_per_client,
-        iid_percent=data.iid_percent,
-    )
+    options = data.model_dump(include={"alpha", "shards_per_client", "iid_percent"})
+    rng = stream(config.seed, Purpose.PARTITION)
+    return partitions.partition(data.partition, labels, sizes, rng, **options)
 
 
 def _by_owner(dataset: Dataset, declared: Population | None, least: int) -> tuple[tuple[str, ...], Partition]:

@@ -1,13 +1,12 @@
 """The settings of a run (config.toml): default, meaning and role of each."""
 
 import copy
-import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import tomli_w
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -31,7 +30,14 @@ Threads = Annotated[int, Field(ge=0, le=MOST_THREADS)]
 
 
 class ConfigSection(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
-    pass
+    @classmethod
+    def validated(cls, record: dict[str, Any], known: Sequence[str], source: str) -> Self:
+        """Validate a nested dictionary; the error names every problem and the nearest `known` key."""
+        try:
+            return cls.model_validate(record)
+        except ValidationError as problem:
+            lines = "\n  ".join(_explain(dict(error), known) for error in problem.errors())
+            raise ConfigError(f"{source}: invalid settings\n  {lines}") from None
 
 
 def setting(default: Any, description: str, role: Role = "decides", **bounds: Any) -> Any:
@@ -322,7 +328,7 @@ def unplaced(value: Any) -> Any:
     return value
 
 
-def read(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
+def read(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """Read settings from a TOML file, changed by `key=value` overrides such as plan.rounds=50."""
     return make(read_toml(Path(path)), overrides, str(path))
 
@@ -353,19 +359,7 @@ def make(record: dict[str, Any], overrides: Sequence[str] = (), source: str = "s
             target[name] = tomllib.loads(f"value = {value.strip()}")["value"]
         except tomllib.TOMLDecodeError:  # anything else is a string
             target[name] = value.strip()
-    return validated(Config, record, list(roles(Config)), source)
-
-
-Section = TypeVar("Section", bound=ConfigSection)
-
-
-def validated(kind: type[Section], record: dict[str, Any], known: Sequence[str], source: str) -> Section:
-    """Validate a nested dictionary; the error names every problem and the nearest `known` key."""
-    try:
-        return kind.model_validate(record)
-    except ValidationError as problem:
-        lines = "\n  ".join(_explain(dict(error), known) for error in problem.errors())
-        raise ConfigError(f"{source}: invalid settings\n  {lines}") from None
+    return Config.validated(record, list(roles(Config)), source)
 
 
 def _explain(error: dict[str, Any], known: Sequence[str]) -> str:

@@ -1,7 +1,6 @@
 """A prepared run, executed round by round; resuming after a crash is executing it again."""
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from discretion.runs import history
 from discretion.runs.build import load_data, local_training
 from discretion.runs.folder import alone, read_checkpoint, write_checkpoint
 from discretion.runs.prepare import Task, build_task, first_model
-from discretion.runs.read import Run, Timed, read_run, read_runs
+from discretion.runs.read import AnyRun, Run, Timed, read_run, read_runs
 from discretion.timing import Profile
 from discretion.training.loop import State, train
 from discretion.training.server_update import Server
@@ -39,7 +38,7 @@ OnRound = Callable[[Progress], None]
 
 
 def execute(
-    run: Run | str | os.PathLike[str],
+    run: AnyRun,
     on_round: OnRound | None = None,
     profile: Profile | None = None,
     transport: Transport | None = None,

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import platform
 import secrets
 import shutil
@@ -19,7 +18,7 @@ import numpy as np
 from discretion.accounting import certify
 from discretion.accounting.cross_check import cross_check
 from discretion.errors import InputError
-from discretion.files import sync, write_safely
+from discretion.files import AnyPath, sync, write_safely
 from discretion.ledger.ledger import Ledger
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
@@ -70,8 +69,8 @@ def first_model(config: Config, clients: "LocalClients") -> Vector:
 
 
 def prepare(
-    config: Config | Mapping[str, Any] | str | os.PathLike[str],
-    out: str | os.PathLike[str],
+    config: Config | Mapping[str, Any] | AnyPath,
+    out: AnyPath,
     dataset: Dataset | None = None,
     population: Population | None = None,
     plan: Plan | None = None,
@@ -86,7 +85,7 @@ def prepare(
     folder = RunFolder(Path(out))
     folder.require_new()
     if not isinstance(config, Config):
-        config = make(dict(config)) if isinstance(config, Mapping) else read(config)
+        config = make(dict(config)) if isinstance(config, Mapping) else read(Path(config))
     config = config.anchored()
     dataset = dataset or load_data(config)
     key = b"" if config.train.randomness == "seeded" else secrets.token_bytes(32)
@@ -130,9 +129,7 @@ def _write(run: Run, key: bytes) -> None:
             write_safely(half.key, key)
             half.key.chmod(0o600)
         write_safely(half.about, (json.dumps(run.about.model_dump(), indent=1) + "\n").encode())
-        if path.exists():
-            path.rmdir()
-        draft.rename(path)
+        draft.rename(path)  # in place of an empty folder, if there is one
         sync(path.parent)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)

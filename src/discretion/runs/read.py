@@ -1,6 +1,5 @@
 """One run as its folder holds it, and the only reader of run folders; nothing is written."""
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,10 +14,9 @@ from discretion.accounting.certificate import worst_of
 from discretion.accounting.cross_check import CrossCheck
 from discretion.arrays import Floats, Ints
 from discretion.errors import InputError, PlanError
-from discretion.files import read_text
+from discretion.files import AnyPath, read_text
 from discretion.jsonfile import AnyRecord, Record, parse
-from discretion.ledger import snapshot
-from discretion.ledger.snapshot import OnRecord
+from discretion.ledger.snapshot import OnRecord, nothing, read_on
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
 from discretion.plan.summary import Treatment, treatment
@@ -109,8 +107,8 @@ class Run:
     @cached_property
     def ledger(self) -> OnRecord | None:
         """What the ledger has of this run; None where there is no ledger yet, or none that can be read."""
-        known = snapshot.nothing(len(self.population))
-        return snapshot.read_on(self.files.ledger(self.config), self.about.id, known)
+        known = nothing(len(self.population))
+        return read_on(self.files.ledger(self.config), self.about.id, known)
 
     @cached_property
     def refusals(self) -> dict[str, tuple[int, str]]:
@@ -202,7 +200,10 @@ class Run:
         return ""
 
 
-def read_runs(runs: Sequence[Run | str | os.PathLike[str]]) -> list[Run]:
+AnyRun = Run | AnyPath  # read already, or its folder
+
+
+def read_runs(runs: Sequence[AnyRun]) -> list[Run]:
     """Read run folders; a folder that is named twice counts once, and a run that is read already is kept."""
     if not runs:
         raise InputError("no run given: name at least one run folder")
@@ -210,7 +211,7 @@ def read_runs(runs: Sequence[Run | str | os.PathLike[str]]) -> list[Run]:
     return [run if isinstance(run, Run) else read_run(run) for run in paths.values()]
 
 
-def read_run(path: str | os.PathLike[str]) -> Run:
+def read_run(path: AnyPath) -> Run:
     """Read a run folder; nothing in it is written."""
     folder = RunFolder(Path(path))
     folder.require()
