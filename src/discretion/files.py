@@ -11,6 +11,8 @@ from typing import Any, TextIO
 
 from discretion.errors import ConfigError, InputError
 
+AnyPath = str | os.PathLike[str]
+
 
 def read_text(path: Path) -> str:
     """Return the text of a UTF-8 file; raise `InputError` with the reason where it cannot be read."""

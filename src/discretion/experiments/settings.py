@@ -12,7 +12,7 @@ from discretion.errors import ConfigError, nearest
 from discretion.files import read_toml
 from discretion.methods import find
 from discretion.plan.plan import Accounting, Parameter
-from discretion.runs.config import ConfigSection, validated
+from discretion.runs.config import ConfigSection
 
 Setting = dict[str, Any]  # what config.toml holds, or a part of it
 SECTIONS = ("population", "data", "model", "plan", "train")
@@ -137,7 +137,7 @@ def read(name: str, overrides: Sequence[str] = (), quick: bool = False) -> Exper
                 "the path of a file that ends in .toml"
             )
         path = Path(str(resources.files(__package__).joinpath(f"{name}.toml")))
-    made = _checked(validated(Document, read_toml(path), _known_keys(), str(path)), path)
+    made = _checked(Document.validated(read_toml(path), _known_keys(), str(path)), path)
     for override in overrides:
         if override.partition("=")[0].strip() in OWN:
             raise ConfigError(

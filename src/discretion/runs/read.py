@@ -1,20 +1,20 @@
 """One run as its folder holds it, and the only reader of run folders; nothing is written."""
 
-import html
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from discretion.accounting import Certificate, Pld
 from discretion.accounting.certificate import worst_of
+from discretion.accounting.cross_check import CrossCheck
 from discretion.arrays import Floats, Ints
 from discretion.errors import InputError, PlanError
-from discretion.files import read_text
+from discretion.files import AnyPath, read_text
 from discretion.jsonfile import AnyRecord, Record, parse
 from discretion.ledger.reader import OnRecord, nothing, read_on
 from discretion.plan.plan import Plan
@@ -31,31 +31,18 @@ if TYPE_CHECKING:
 NUMBER = re.compile(r"\d[\d.,]*(?<![.,])")
 
 
-class CrossCheckRecord(Record):
-    """What dp-accounting counted again when the certificate was issued."""
-
-    accountant: str
-    counted: int  # kinds of clients
-    kinds: int
-    difference: float  # largest share by which the two accountants differ
-
-
 class RunAbout(Record):
     """run.json"""
 
     id: str
     created: str
-    discretion: str  # the version that made the folder
+    discretion: str  # version that made the folder
     python: str = ""
     data: str
     source: str
     device: str = ""
     randomness: str
-    cross_check: CrossCheckRecord | None = None
-
-    @property
-    def version(self) -> str:
-        return self.discretion
+    cross_check: CrossCheck | None = None
 
 
 class Timed(Record):
@@ -86,19 +73,16 @@ class Run:
         return f"<Run {self.name}: {self.plan.method}, {len(self.population)} clients, {state}>"
 
     def _repr_html_(self) -> str:
-        accuracy = f"{self.history.accuracy[-1]:.1%}" if len(self.history.rounds) else "–"
         rows = {
             "run": self.name,
             "method": self.plan.method,
             "data": self.about.data,
             "clients": f"{len(self.population):,}",
             "rounds": f"{self.history.done} of {self.plan.rounds}",
-            "accuracy": accuracy,
+            "accuracy": f"{self.history.accuracy[-1]:.1%}" if len(self.history.rounds) else "–",
             "largest share of a budget": f"{float(self.certificate.share.max()):.1%}",
         }
-        cells = "".join(
-            f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items()
-        )
+        cells = "".join(f"<tr><th>{k}</th><td>{escape(v)}</td></tr>" for k, v in rows.items())
         return f"<table>{cells}</table>"
 
     @property
@@ -117,7 +101,7 @@ class Run:
     def history(self) -> History:
         try:
             return read_history(self.files.history)
-        except (*UNREADABLE, UnicodeDecodeError) as problem:
+        except UNREADABLE as problem:
             raise InputError(f"cannot read {self.files.history}: {problem!r}") from None
 
     @cached_property
@@ -175,12 +159,12 @@ class Run:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Every setting by its dotted name, such as plan.rounds."""
-        return dict(_flat(self.config.model_dump()))
+        return _flat(self.config.model_dump())
 
     @cached_property
     def shown(self) -> dict[str, Any]:
         """The settings that may be shown to anybody, by dotted name."""
-        return dict(_flat(self.config.public()))
+        return _flat(self.config.public())
 
     @cached_property
     def classes(self) -> tuple[tuple[str, ...], Ints]:
@@ -216,7 +200,10 @@ class Run:
         return ""
 
 
-def read_runs(runs: Sequence[Run | str | os.PathLike[str]]) -> list[Run]:
+AnyRun = Run | AnyPath  # read already, or its folder
+
+
+def read_runs(runs: Sequence[AnyRun]) -> list[Run]:
     """Read run folders; a folder that is named twice counts once, and a run that is read already is kept."""
     if not runs:
         raise InputError("no run given: name at least one run folder")
@@ -224,7 +211,7 @@ def read_runs(runs: Sequence[Run | str | os.PathLike[str]]) -> list[Run]:
     return [run if isinstance(run, Run) else read_run(run) for run in paths.values()]
 
 
-def read_run(path: str | os.PathLike[str]) -> Run:
+def read_run(path: AnyPath) -> Run:
     """Read a run folder; nothing in it is written."""
     folder = RunFolder(Path(path))
     folder.require()
@@ -251,9 +238,8 @@ def _parsed(path: Path, kind: type[AnyRecord]) -> AnyRecord:
         raise InputError(f"cannot read {path}: {problem}") from None
 
 
-def _flat(section: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+def _flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for name, value in section.items():
-        key = f"{prefix}{name}"
-        found += _flat(value, f"{key}.") if isinstance(value, dict) else [(key, value)]
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return found
