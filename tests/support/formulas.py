@@ -15,9 +15,10 @@ from discretion.methods.papers.kiani import Saving
 from discretion.methods.papers.opacus import Opacus
 from discretion.methods.papers.xu_hu import weights
 from discretion.methods.solvers.cohorts import ROUNDING, by_level
-from discretion.methods.solvers.incentives import Game
+from discretion.methods.solvers.incentives import Game, welfare
 from discretion.methods.solvers.selection import _variance, select
 from discretion.plan.steps import Steps
+from support.best_reward import PaidGame
 
 # appendix
 
@@ -260,7 +261,7 @@ def top_k_energy(kept: Floats) -> Floats:
 # incentives
 
 
-def printed_accuracy_weight(game: Game) -> float:
+def printed_accuracy_weight(game: PaidGame) -> float:
     """The accuracy weight that the paper's cost (13) has: mean of (theta/|D|)², of the order 1e-10."""
     return float(np.mean((game.theta / game.size) ** 2))
 
@@ -303,6 +304,20 @@ def weighted_noise(weight: Floats, rates: Floats, multiplier: Floats) -> Floats:
 
 
 # welfare
+
+
+def unbounded_optimum(game: Game, reward: Floats) -> Floats:
+    """Return the (T+1, N) levels of greatest welfare by the paper, R/(2 varphi).
+
+    Defect: levels that no client may choose; with varphi uniform on (0, 1) the mean of that optimum over
+    populations is infinite.
+    """
+    return np.asarray(reward[:, None] / (2 * game.privacy_weight))
+
+
+def unbounded_price(game: Game, rho: Floats, reward: Floats) -> float:
+    """Return the price of anarchy against the paper's unbounded optimum, where rho is worth something."""
+    return welfare(game, unbounded_optimum(game, reward), reward) / welfare(game, rho, reward)
 
 
 def printed_random_bound(game: Game, reward: Floats) -> float:

@@ -40,13 +40,12 @@ def game_of(population: Population, rounds: int, rate: float) -> tuple[Game, Int
     """
     rho = first_levels(population, rounds, rate)
     weight = population.traits.get("privacy_weight", np.full(len(population), 0.5))
-    kinds = np.stack([rho, weight, population.size])
-    order = np.lexsort(kinds[::-1])
+    order = np.lexsort([population.size, weight, rho])
     picked = order
     if len(order) > PLAYERS:
         picked = order[np.linspace(0, len(order) - 1, PLAYERS).round().astype(np.int64)]
     cohort = min(max(1, round(rate * len(picked))), len(picked))
-    game = Game(rho[picked], weight[picked], kinds[2, picked], rounds, cohort)
+    game = Game(rho[picked], weight[picked], rounds, cohort)
     player = np.empty(len(order), dtype=np.int64)
     player[order] = np.arange(len(order)) * len(picked) // len(order)
     return game, player
