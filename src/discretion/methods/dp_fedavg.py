@@ -29,11 +29,7 @@ def dp_fedavg(
     population: Population, rounds: Rounds, rate: Rate, clip: UpdateClip, accounting: Accounting = "tight"
 ) -> Plan:
     everyone = np.ones(len(population))
-    strictest = population.epsilon.min(keepdims=True), population.delta.min(keepdims=True)
-    sigma = noise_multiplier(*strictest, np.array([rate]), rounds, ACCOUNTANTS[accounting])[0]
-    return Plan(
-        method="dp_fedavg",
-        clients=population.client,
-        phases=(Phase.one_pool(rounds, rate * everyone, clip * everyone, noise=clip * sigma),),
-        accounting=accounting,
-    )
+    strictest = float(population.epsilon.min()), float(population.delta.min())
+    sigma = noise_multiplier(*strictest, rate, rounds, ACCOUNTANTS[accounting])
+    phase = Phase.one_pool(rounds, rate * everyone, clip * everyone, noise=clip * sigma)
+    return Plan("dp_fedavg", population.client, (phase,), accounting=accounting)

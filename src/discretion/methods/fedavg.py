@@ -29,8 +29,5 @@ from discretion.plan.population import Population
 )
 def fedavg(population: Population, rounds: Rounds, rate: Rate) -> Plan:
     everyone = np.ones(len(population))
-    return Plan(
-        method="fedavg",
-        clients=population.client,
-        phases=(Phase.one_pool(rounds, rate * everyone, math.inf * everyone, noise=0.0),),
-    )
+    phase = Phase.one_pool(rounds, rate * everyone, math.inf * everyone, noise=0.0)
+    return Plan("fedavg", population.client, (phase,))

@@ -19,11 +19,12 @@ from pydantic import Field
 from discretion.arrays import Floats, Ints
 from discretion.methods.levels import explain, first_levels, levels, lifetime
 from discretion.methods.parameters import Accounting, CohortRate, RecordClip, Reward, Rounds, Seed
-from discretion.methods.parts import cohort_of, own_phases, shares
+from discretion.methods.parts import cohort_of, own_phases, record_plan, shares
 from discretion.methods.registry import record_method
 from discretion.methods.solvers import cohorts
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
+from discretion.plan.steps import Adjacency
 from discretion.randomness.streams import Purpose, stream
 
 PAPER = "Yuan and Wang 2025"
@@ -118,12 +119,6 @@ def plan_of_levels(
         with np.errstate(divide="ignore", invalid="ignore"):
             scale = np.where(drawn > 0, lifetime(population) / drawn, 1.0)
             sigma = 1 / np.sqrt(2 * rho * scale)
-    return Plan(
-        method="fedpcs",
-        clients=population.client,
-        phases=own_phases(turns, clip, clip * sigma, weight, batch=1.0),
-        adjacency="replace" if accounting == "paper" else "add_remove",
-        noise_at="steps",
-        promise="server",
-        accounting=accounting,
-    )
+    phases = own_phases(turns, clip, clip * sigma, weight, batch=1.0)
+    adjacency: Adjacency = "replace" if accounting == "paper" else "add_remove"
+    return record_plan("fedpcs", population.client, phases, adjacency=adjacency, accounting=accounting)

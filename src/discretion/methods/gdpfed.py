@@ -21,12 +21,12 @@ from pydantic import Field
 from discretion.accounting import noise_multiplier
 from discretion.methods.papers import xu_hu as paper
 from discretion.methods.parameters import Accounting, Groups, MeanRate, Rate, Rounds, Share, UpdateClip
-from discretion.methods.parts import ACCOUNTANTS, finite
+from discretion.methods.parts import ACCOUNTANTS, finite, secure_sum_plan
 from discretion.methods.registry import secure_sum_method
 from discretion.methods.solvers import groups as problem
 from discretion.plan.combine import By, Combine
 from discretion.plan.phase import Phase
-from discretion.plan.plan import Plan
+from discretion.plan.plan import Plan, Sampling
 from discretion.plan.population import Population
 
 KEPT = (0.7, 0.9)  # k / d of the strictest and of the most generous group, in the paper's experiments
@@ -61,16 +61,10 @@ def _grouped(
         weight = problem.inverse_variance(drawn, sigma, cohort) / cohort
         unknown = 1 - np.minimum(1, found.size - 1) / found.size  # one share of the noise may be known
         noise = clip * sigma / np.sqrt(unknown)
-    everyone = np.ones(len(population))
-    return Plan(
-        method="gdpfed",
-        clients=population.client,
-        phases=(Phase(rounds, rates[found.member], clip * everyone, noise, found.member, weight),),
-        noise_at="secure_sum",
-        promise="server",
-        sampling="fixed_size" if paper_mode else "poisson",
-        accounting=accounting,
-    )
+    clips = np.full(len(population), clip)
+    phase = Phase(rounds, rates[found.member], clips, noise, found.member, weight)
+    sampling: Sampling = "fixed_size" if paper_mode else "poisson"
+    return secure_sum_plan("gdpfed", population.client, (phase,), sampling=sampling, accounting=accounting)
 
 
 @_registered(

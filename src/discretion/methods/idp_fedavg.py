@@ -43,12 +43,8 @@ def idp_fedavg(
     # and c_n = c sigma / sigma_n, so that the clips have the mean c
     sigmas = noise_multiplier(finite(population.epsilon), population.delta, rates, rounds, accountant)
     sigma = float(1 / np.mean(1 / sigmas))
-    return Plan(
-        method="idp_fedavg",
-        clients=population.client,
-        phases=(Phase.one_pool(rounds, rates, clip * sigma / sigmas, noise=clip * sigma),),
-        accounting=accounting,
-    )
+    phase = Phase.one_pool(rounds, rates, clip * sigma / sigmas, noise=clip * sigma)
+    return Plan("idp_fedavg", population.client, (phase,), accounting=accounting)
 
 
 @server_noise_method(
@@ -64,10 +60,5 @@ def idp_fedavg_sampling(
     rates, sigma = shared_noise_rates(
         finite(population.epsilon), population.delta, rounds, rate, ACCOUNTANTS[accounting]
     )
-    clips = np.full(len(population), clip)
-    return Plan(
-        method="idp_fedavg_sampling",
-        clients=population.client,
-        phases=(Phase.one_pool(rounds, rates, clips, clip * sigma),),
-        accounting=accounting,
-    )
+    phase = Phase.one_pool(rounds, rates, np.full(len(population), clip), noise=clip * sigma)
+    return Plan("idp_fedavg_sampling", population.client, (phase,), accounting=accounting)

@@ -13,6 +13,7 @@ from discretion.plan import plan
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Part = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 
 Rounds = Annotated[Count, Field(description="rounds of training")]
@@ -27,12 +28,10 @@ MeanRate = Annotated[Share, Field(description="mean of the clients' rates")]
 UpdateClip = Annotated[Positive, Field(description="bound on an update's norm (clipping norm)")]
 Groups = Annotated[Count, Field(description="groups of like budgets, at most")]
 Average = Annotated[
-    float,
+    Part,
     Field(
-        ge=0,
-        lt=1,
         description="the result is a mean of the models after each round, in which each model counts this "
-        "many times as much as the next; 0: the last model",
+        "many times as much as the next; 0: the last model"
     ),
 ]
 

@@ -21,7 +21,7 @@ from discretion.arrays import Floats, Ints
 from discretion.methods import parameters as given
 from discretion.methods.details import Details
 from discretion.methods.papers import xu_zhang as paper
-from discretion.methods.parts import cohort_of, draw, multipliers, own_phases, shares
+from discretion.methods.parts import cohort_of, draw, multipliers, own_phases, record_plan, shares
 from discretion.methods.registry import record_method
 from discretion.methods.solvers import selection as problem
 from discretion.plan.plan import Accounting, Plan
@@ -91,14 +91,8 @@ class PlannedDraws:
             sigma = multipliers(clients, count * self.steps, self.batch)
         if weight is None:
             weight = np.full(len(clients), 1 / self.cohort)
-        return Plan(
-            method="privacy_aware",
-            clients=clients.client,
-            phases=own_phases(turns, clip, clip * sigma, weight, self.batch, self.steps),
-            noise_at="steps",
-            promise="server",
-            accounting=self.accounting,
-        )
+        phases = own_phases(turns, clip, clip * sigma, weight, self.batch, self.steps)
+        return record_plan("privacy_aware", clients.client, phases, accounting=self.accounting)
 
     def _paper_variance(self) -> Floats:
         clients = self.population

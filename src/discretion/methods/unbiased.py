@@ -6,8 +6,7 @@ al., "Tackling system and statistical heterogeneity", INFOCOM 2022 (`unbiased_co
 Departs from the paper where privacy-aware selection does, and for the same reasons.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -46,17 +45,14 @@ def unbiased(
     return made.plan(draw(shares(population), made.cohort, rounds, seed), clip)
 
 
-def explain_compensated(population: Population, parameters: Mapping[str, Any]) -> Details:
-    """Return the chances of a draw."""
-    return Details(chance=_chances(PlannedDraws.of(population, parameters), parameters["by"]))
-
-
 @record_method(
     title="Compensated selection",
     idea="Clients are drawn by privacy, and weighted so that each counts for its share of the data.",
     paper=PAPER,
     reads="budgets and sizes",
-    explain=explain_compensated,
+    explain=lambda population, given: Details(
+        chance=_chances(PlannedDraws.of(population, given), given["by"])
+    ),
     order=402,
 )
 def unbiased_compensated(
