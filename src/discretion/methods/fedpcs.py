@@ -104,12 +104,7 @@ def _drawn(
 
 
 def plan_of_levels(
-    population: Population,
-    rho: Floats,
-    turns: Ints,
-    clip: float,
-    weight: Floats,
-    accounting: Accounting,
+    population: Population, rho: Floats, turns: Ints, clip: float, weight: Floats, accounting: Accounting
 ) -> Plan:
     """Return the plan: in each turn one noisy gradient of all records, of multiplier 1 / sqrt(2 rho)."""
     if accounting == "paper":

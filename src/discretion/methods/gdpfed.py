@@ -83,11 +83,7 @@ def gdpfed(
     return _grouped(population, rounds, rate, clip, groups, accounting, optimal=False)
 
 
-@_registered(
-    title="GDPFed-opc",
-    idea="GDPFed, with generous groups asked more often.",
-    order=301,
-)
+@_registered(title="GDPFed-opc", idea="GDPFed, with generous groups asked more often.", order=301)
 def gdpfed_opc(
     population: Population,
     rounds: Rounds,

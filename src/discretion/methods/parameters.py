@@ -46,6 +46,7 @@ Reward = Annotated[Positive, Field(description="reward for each unit of privacy 
 Seed = Annotated[int, Field(ge=0, description="seed of the draws")]
 
 KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+REFUSED: dict[Any, tuple[type, ...]] = {bool: (str,), int: (str, bool), float: (str, bool)}
 BOUNDS = {Gt: ("gt", "above"), Ge: ("ge", "at least"), Lt: ("lt", "below"), Le: ("le", "at most")}
 
 
@@ -86,10 +87,7 @@ class MethodParameter:
 
     def accepts(self, value: Any) -> bool:
         """Return whether a value has the type and keeps the bounds; a text or a truth value is no number."""
-        kind = self._field.annotation
-        if (kind in (int, float) and isinstance(value, str | bool)) or (
-            kind is bool and isinstance(value, str)
-        ):
+        if isinstance(value, REFUSED.get(self._field.annotation, ())):
             return False
         try:
             TypeAdapter(self.annotation, config=ConfigDict(allow_inf_nan=False)).validate_python(value)

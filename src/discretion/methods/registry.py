@@ -69,14 +69,11 @@ class Method(Declaration):
         """Return what the method takes besides the population, by name."""
         taken = list(inspect.signature(self.plan).parameters.values())[1:]
         hints = get_type_hints(self.plan, include_extras=True)
-        for parameter in taken:
-            if parameter.name not in hints or parameter.kind in (
-                parameter.VAR_POSITIONAL,
-                parameter.VAR_KEYWORD,
-            ):
+        for each in taken:
+            if each.name not in hints or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
                 raise ConfigError(
-                    f"{self.name}: parameter {parameter} has no type, or is not a single parameter; expected "
-                    f"a function of the population and of annotated parameters: {parameter.name}: float"
+                    f"{self.name}: parameter {each} has no type, or is not a single parameter; expected "
+                    f"a function of the population and of annotated parameters: {each.name}: float"
                 )
         return {each.name: MethodParameter(each.name, hints[each.name], each.default) for each in taken}
 
@@ -88,8 +85,7 @@ class Method(Declaration):
                     f"{self.name} has no parameter {name!r}.{nearest(name, self.parameters)} "
                     f"It takes {', '.join(self.parameters) or 'none'}."
                 )
-        missing = [name for name, each in self.parameters.items() if each.required and name not in given]
-        if missing:
+        if missing := [name for name, each in self.parameters.items() if each.required and name not in given]:
             raise ConfigError(f"{self.name} needs {', '.join(missing)}: give a value for each")
         for name, value in given.items():
             if not self.parameters[name].accepts(value):

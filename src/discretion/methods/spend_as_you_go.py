@@ -20,12 +20,12 @@ from pydantic import Field
 from discretion.accounting import noise_multiplier
 from discretion.arrays import distinct
 from discretion.errors import ConfigError
-from discretion.methods.papers.kiani import clips, common_multiplier, set_privacy_params
+from discretion.methods.papers.kiani import Saving, clips, common_multiplier, set_privacy_params
 from discretion.methods.parameters import Accounting, Count, Part, Positive, Rounds, Share
 from discretion.methods.parts import finite, schedule_scale
 from discretion.methods.registry import method
 from discretion.methods.solvers.groups import group
-from discretion.methods.solvers.time_adaptive import assign, checked_saving, noise_shape
+from discretion.methods.solvers.time_adaptive import assign, noise_shape
 from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
@@ -74,7 +74,7 @@ def spend_as_you_go(
     found = group(epsilon, groups)
     rates = np.linspace(saving_low, saving_high, len(found.size)) * rate
     start = np.linspace(transition_low, transition_high, len(found.size)) * rounds
-    saving = checked_saving(
+    saving = Saving(
         rounds,
         np.full(len(epsilon), rate),
         assign(rates[found.member], epsilon),

@@ -9,6 +9,7 @@ import numpy as np
 from discretion.accounting.renyi import convert
 from discretion.accounting.solve import noise_multiplier
 from discretion.arrays import Floats, Ints
+from discretion.errors import PlanError
 from discretion.methods.papers.opacus import ORDERS, Opacus, curve
 from discretion.plan.steps import Steps
 
@@ -22,28 +23,36 @@ class Saving:
     saving_rate: Floats  # (N,) q_n
     spend_from: Ints  # (N,) T_n, counted from 1
 
+    def __post_init__(self) -> None:
+        saving, rate = self.saving_rate, self.rate
+        if not ((saving >= 0) & (saving <= rate) & (rate > 0) & (rate <= 1)).all():
+            raise PlanError("expected 0 <= saving rate <= rate <= 1 and a rate above 0 for every client")
+        if not ((self.spend_from >= 1) & (self.spend_from <= self.rounds)).all():
+            raise PlanError(
+                f"every client starts to spend in one of the {self.rounds} rounds, counted from 1"
+            )
+
     def rates(self) -> Floats:
         """Return the (T, N) rates q_n^t."""
         saves = np.arange(1, self.rounds + 1)[:, None] < self.spend_from
         return np.where(saves, self.saving_rate, self.rate)
 
 
-def set_privacy_params(saving: Saving, epsilon: Floats, delta: Floats, literal: bool = False) -> Steps:
+def set_privacy_params(saving: Saving, epsilon: Floats, delta: Floats) -> Steps:
     """Return rates and noise multipliers of every round: SetPrivacyParams of Algorithm 1.
 
-    Defects: `literal` divides what is left among T - t rounds as printed, and so has no noise for round T,
-    which is left out here; otherwise T - t + 1, as in the text. Line 8 subtracts one converted epsilon from
-    another, so the offset of the conversion is paid twice and about a sixth of a budget is never spent.
+    Defects: as printed, what is left is divided among T - t rounds, so that round T has no noise; here among
+    T - t + 1, as in the text. Line 8 subtracts one converted epsilon from another, so the offset of the
+    conversion is paid twice and about a sixth of a budget is never spent.
     """
-    noisy = saving.rounds - 1 if literal else saving.rounds
-    rates, multipliers = saving.rates()[:noisy], []
+    rates, multipliers = saving.rates(), []
     divergence = np.zeros((len(epsilon), len(ORDERS)))
     left = epsilon
     for t, rate in enumerate(rates):
-        multipliers.append(noise_multiplier(left, delta, saving.rate, noisy - t, Opacus()))  # line 4
+        multipliers.append(noise_multiplier(left, delta, saving.rate, saving.rounds - t, Opacus()))  # line 4
         divergence += curve(rate, multipliers[-1])  # lines 6 and 7
         left = epsilon - convert(divergence, delta, ORDERS)  # line 8
-    return Steps(rates, np.array(multipliers), np.ones(noisy, dtype=np.int64))
+    return Steps(rates, np.array(multipliers), np.ones(saving.rounds, dtype=np.int64))
 
 
 def common_multiplier(multiplier: Floats) -> Floats:

@@ -6,20 +6,10 @@ makes its whole schedule cost the budget.
 
 import numpy as np
 
-from discretion.arrays import Floats, Ints
-from discretion.errors import PlanError
+from discretion.arrays import Floats
 from discretion.methods.papers.kiani import Saving
 
 STEEP = 40.0  # from here on exp(x) - 1 is exp(x) in doubles, and soon too large for them
-
-
-def checked_saving(rounds: int, rate: Floats, saving_rate: Floats, spend_from: Ints) -> Saving:
-    """Return who saves and for how long; `Saving.rates` are the (T, N) rates q_n^t."""
-    if not ((saving_rate >= 0) & (saving_rate <= rate) & (rate > 0) & (rate <= 1)).all():
-        raise PlanError("expected 0 <= saving rate <= rate <= 1 and a rate above 0 for every client")
-    if not ((spend_from >= 1) & (spend_from <= rounds)).all():
-        raise PlanError(f"every client starts to spend in one of the {rounds} rounds, counted from 1")
-    return Saving(rounds, rate, saving_rate, spend_from)
 
 
 def assign(saving_rate: Floats, clip: Floats) -> Floats:
@@ -40,8 +30,6 @@ def noise_shape(saving: Saving, multiplier: Floats) -> Floats:
     its spending rate use up evenly what is left. What it then spends depends on its true rate. What is left
     is counted as Rényi divergence of order 2, log(1 + q² (exp(1/sigma²) - 1)), which adds up and is exact at
     any rate. The paper subtracts epsilons, which do not add up, and divides by one round less.
-
-    Nothing here certifies: one factor for each client is still to make its whole schedule cost the budget.
 
     Guarantees:
         By order 2 all is spent, and in no round more than in the next.
