@@ -13,7 +13,8 @@ import pytest
 from support import golden
 from support.canonical import canonical
 
-PRECISE = 1e-9  # other processors may round the last bits of a plan's numbers differently
+PRECISE = 1e-9  # other processors round the last bits of a plan's numbers differently
+NORM = 1e-6  # and those of float32 sums
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,8 @@ def differences(found: Any, expected: Any, place: str = "") -> Iterator[str]:
         for number, (one, other) in enumerate(zip(found, expected, strict=True)):
             yield from differences(one, other, f"{place}[{number}]")
     elif isinstance(expected, float) and isinstance(found, float):
-        if not math.isclose(found, expected, rel_tol=PRECISE, abs_tol=1e-300):
+        precise = NORM if ".norms." in place else PRECISE
+        if not math.isclose(found, expected, rel_tol=precise, abs_tol=1e-300):
             yield f"{place}: {found} for {expected}"
     elif found != expected:
         yield f"{place}: {found!r} for {expected!r}"
@@ -49,13 +51,12 @@ def test_plans_certificates_ledgers_and_models_of_each_method(path: Path, made: 
         json.loads((folder / "methods" / path.name).read_text(encoding="utf-8"))
         for folder in (made, golden.GOLDEN)
     )
-    of_plan = ("plans", "run_plan", "certificate")
-    digests = [record.pop("sha256") for each in (found, expected) for record in each["plans"].values()]
-    found_plan, expected_plan = ({name: each[name] for name in of_plan} for each in (found, expected))
-    assert not list(differences(found_plan, expected_plan))
-    if found["run_plan"] != expected["run_plan"]:
-        pytest.skip("the plan's last bits differ on this processor, and with them coins, noise and model")
-    assert digests[: len(digests) // 2] == digests[len(digests) // 2 :]
+    exact = [found["run_plan"] == expected["run_plan"]]  # as on the processor that wrote the golden files
+    exact += [found["plans"][mode]["plan"] == expected["plans"][mode]["plan"] for mode in expected["plans"]]
+    if not all(exact):
+        for each in (found, expected):
+            for digested in (each["model"], *each["plans"].values()):
+                del digested["sha256"]
     assert not list(differences(found, expected))
 
 

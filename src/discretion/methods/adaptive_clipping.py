@@ -17,9 +17,8 @@ from discretion.accounting import noise_multiplier
 from discretion.methods.parameters import Accounting, Positive, Rate, Rounds
 from discretion.methods.parts import ACCOUNTANTS
 from discretion.methods.registry import server_noise_method
+from discretion.plan import Plan, Population
 from discretion.plan.phase import Clipping, Phase, Quantile
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
 
 
 @server_noise_method(

@@ -19,15 +19,13 @@ from pydantic import Field
 
 from discretion.accounting import noise_multiplier
 from discretion.methods import parameters as given
-from discretion.methods.parts import finite, secure_sum_plan
+from discretion.methods.parts import finite
 from discretion.methods.privacy_aware import PlannedDraws, explain
-from discretion.methods.registry import record_method, secure_sum_method
+from discretion.methods.registry import record_method, secure_sum_method, secure_sum_plan
 from discretion.methods.solvers.cohorts import even_turns
 from discretion.methods.solvers.pool import shared_noise_rates
+from discretion.plan import Phase, Plan, Population
 from discretion.plan.combine import Combine
-from discretion.plan.phase import Phase
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
 
 OURS = "Discretion's own: docs/method.md"
 

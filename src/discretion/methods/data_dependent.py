@@ -18,19 +18,10 @@ from pydantic import Field
 from discretion.accounting import gaussian
 from discretion.arrays import Floats, Ints
 from discretion.methods.parameters import Accounting, Batch, Part, RecordClip, Rounds, Seed, Share, Steps
-from discretion.methods.parts import (
-    cohort_of,
-    draw,
-    multipliers,
-    own_phases,
-    record_plan,
-    schedule_scale,
-    shares,
-)
-from discretion.methods.registry import record_method
+from discretion.methods.parts import cohort_of, draw, multipliers, own_phases, schedule_scale, shares
+from discretion.methods.registry import record_method, record_plan
+from discretion.plan import Plan, Population
 from discretion.plan import steps as plan_steps
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
 from discretion.plan.selection_rules import Reading, Rule
 
 MOST_LOSS = 4.0  # a record's loss counts up to here
@@ -52,7 +43,8 @@ def _reader(read: str, rule: Rule, bound: float | None = None, **facts: Any) -> 
         steps: Steps = 5,
         batch: Batch = 0.1,
         read_share: Annotated[
-            Part, Field(description="share of the budget for what is read; 0: read raw, as in paper mode")
+            Part,
+            Field(description="share of the budget for what is read; 0: read raw, as in paper mode"),
         ] = 0.0,
         seed: Seed = 0,
         accounting: Accounting = "tight",

@@ -13,9 +13,7 @@ from discretion.accounting import noise_multiplier
 from discretion.methods.parameters import Accounting, Rate, Rounds, UpdateClip
 from discretion.methods.parts import ACCOUNTANTS
 from discretion.methods.registry import server_noise_method
-from discretion.plan.phase import Phase
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.plan import Phase, Plan, Population
 
 
 @server_noise_method(

@@ -12,9 +12,7 @@ import numpy as np
 
 from discretion.methods.parameters import Rate, Rounds
 from discretion.methods.registry import method
-from discretion.plan.phase import Phase
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.plan import Phase, Plan, Population
 
 
 @method(

@@ -19,11 +19,10 @@ from pydantic import Field
 from discretion.arrays import Floats, Ints
 from discretion.methods.levels import explain, first_levels, levels, lifetime
 from discretion.methods.parameters import Accounting, CohortRate, RecordClip, Reward, Rounds, Seed
-from discretion.methods.parts import cohort_of, own_phases, record_plan, shares
-from discretion.methods.registry import record_method
+from discretion.methods.parts import cohort_of, own_phases, shares
+from discretion.methods.registry import record_method, record_plan
 from discretion.methods.solvers import cohorts
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.plan import Plan, Population
 from discretion.plan.steps import Adjacency
 from discretion.randomness.streams import Purpose, stream
 

@@ -18,8 +18,7 @@ from discretion.methods.parameters import Accounting, Positive, RecordClip, Rewa
 from discretion.methods.parts import cohort_of
 from discretion.methods.registry import record_method
 from discretion.methods.solvers import cohorts
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.plan import Plan, Population
 from discretion.randomness.streams import Purpose, stream
 
 

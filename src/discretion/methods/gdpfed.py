@@ -21,13 +21,12 @@ from pydantic import Field
 from discretion.accounting import noise_multiplier
 from discretion.methods.papers import xu_hu as paper
 from discretion.methods.parameters import Accounting, Groups, MeanRate, Rate, Rounds, Share, UpdateClip
-from discretion.methods.parts import ACCOUNTANTS, finite, secure_sum_plan
-from discretion.methods.registry import secure_sum_method
+from discretion.methods.parts import ACCOUNTANTS, finite
+from discretion.methods.registry import secure_sum_method, secure_sum_plan
 from discretion.methods.solvers import groups as problem
+from discretion.plan import Phase, Population
 from discretion.plan.combine import By, Combine
-from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan, Sampling
-from discretion.plan.population import Population
 
 KEPT = (0.7, 0.9)  # k / d of the strictest and of the most generous group, in the paper's experiments
 _registered = partial(secure_sum_method, paper="Xu, Hu and Kotevska 2025", reads="budgets")

@@ -17,9 +17,7 @@ from discretion.methods.parameters import Accounting, MeanRate, Positive, Rate, 
 from discretion.methods.parts import ACCOUNTANTS, finite
 from discretion.methods.registry import server_noise_method
 from discretion.methods.solvers.pool import shared_noise_rates
-from discretion.plan.phase import Phase
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.plan import Phase, Plan, Population
 
 PAPER = "Boenisch et al., NeurIPS 2023; Kiani et al., ICLR 2025"
 

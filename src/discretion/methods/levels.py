@@ -7,7 +7,7 @@ import numpy as np
 
 from discretion.accounting import gaussian
 from discretion.arrays import Floats, Ints
-from discretion.methods.details import Details
+from discretion.methods.registry import Details
 from discretion.methods.solvers.incentives import Game, equilibrium, price_of_anarchy, welfare
 from discretion.plan.population import Population
 

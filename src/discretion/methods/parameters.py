@@ -1,15 +1,17 @@
 """Parameters of methods: how an annotation declares type, bounds and meaning, and annotations in common."""
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from discretion.plan import plan
+from discretion.errors import ConfigError
+from discretion.plan import plan as plans
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -18,7 +20,7 @@ Positive = Annotated[float, Field(gt=0)]
 
 Rounds = Annotated[Count, Field(description="rounds of training")]
 Accounting = Annotated[
-    plan.Accounting,
+    plans.Accounting,
     Field(description="noise by exact accounting (tight) or by the paper's own formula (paper)"),
 ]
 
@@ -94,3 +96,16 @@ class MethodParameter:
         except ValidationError:
             return False
         return True
+
+
+def parameters_of(plan: Callable[..., Any], method: str) -> dict[str, MethodParameter]:
+    """Return what a planning function takes besides the population, by name; all of it must have types."""
+    taken = list(inspect.signature(plan).parameters.values())[1:]
+    hints = get_type_hints(plan, include_extras=True)
+    for each in taken:
+        if each.name not in hints or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            raise ConfigError(
+                f"{method}: parameter {each} has no type, or is not a single parameter; expected "
+                f"a function of the population and of annotated parameters: {each.name}: float"
+            )
+    return {each.name: MethodParameter(each.name, hints[each.name], each.default) for each in taken}

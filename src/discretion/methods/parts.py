@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from discretion.accounting.accountant import TIGHT
 from discretion.arrays import Floats, Ints, distinct
 from discretion.methods.papers.opacus import Opacus
 from discretion.plan.phase import Phase, frozen
-from discretion.plan.plan import Accounting, Plan
+from discretion.plan.plan import Accounting
 from discretion.plan.population import Population
 from discretion.plan.steps import Steps
 from discretion.randomness.streams import Purpose, stream
@@ -20,9 +19,6 @@ NODES = 24  # budgets that are solved for one kind of clients; others are interp
 MARGIN = 5e-4  # relative, on interpolated factors
 
 ACCOUNTANTS: dict[Accounting, Accountant] = {"tight": TIGHT, "paper": Opacus()}
-
-secure_sum_plan = partial(Plan, noise_at="secure_sum", promise="server")
-record_plan = partial(Plan, noise_at="steps", promise="server")
 
 
 def finite(epsilon: Floats, otherwise: float = np.inf) -> Floats:

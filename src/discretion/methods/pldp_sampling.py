@@ -19,23 +19,12 @@ import numpy as np
 from pydantic import Field
 
 from discretion.arrays import Floats
-from discretion.methods.details import Details
 from discretion.methods.papers import appendix as paper
 from discretion.methods.parameters import Accounting, Count, DrawRate, Positive, Rounds, Seed, Share
-from discretion.methods.parts import (
-    cohort_of,
-    draw,
-    finite,
-    multipliers,
-    own_phases,
-    record_plan,
-    shares,
-    whole_gaussian,
-)
-from discretion.methods.registry import record_method
+from discretion.methods.parts import cohort_of, draw, finite, multipliers, own_phases, shares, whole_gaussian
+from discretion.methods.registry import Details, record_method, record_plan
 from discretion.methods.solvers import adaptive_sampling as problem
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.plan import Plan, Population
 
 UPDATE = 1.0  # mean square of an update, in units of the clip: not known before training, and at most this
 SLACK = 0.5  # delta'' and delta''' of the paper, as shares of delta
@@ -63,7 +52,8 @@ def pldp_sampling(
     rounds: Rounds,
     rate: DrawRate,
     clip: Annotated[
-        Positive, Field(description="bound on the norm of one record's gradient, or of the update (output)")
+        Positive,
+        Field(description="bound on the norm of one record's gradient, or of the update (output)"),
     ],
     perturb: Annotated[
         Perturb, Field(description="add noise to every step's gradient, or to the update (output)")

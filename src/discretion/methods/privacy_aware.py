@@ -19,10 +19,9 @@ import numpy as np
 
 from discretion.arrays import Floats, Ints
 from discretion.methods import parameters as given
-from discretion.methods.details import Details
 from discretion.methods.papers import xu_zhang as paper
-from discretion.methods.parts import cohort_of, draw, multipliers, own_phases, record_plan, shares
-from discretion.methods.registry import record_method
+from discretion.methods.parts import cohort_of, draw, multipliers, own_phases, shares
+from discretion.methods.registry import Details, record_method, record_plan
 from discretion.methods.solvers import selection as problem
 from discretion.plan.plan import Accounting, Plan
 from discretion.plan.population import Population

@@ -26,9 +26,7 @@ from discretion.methods.parts import finite, schedule_scale
 from discretion.methods.registry import method
 from discretion.methods.solvers.groups import group
 from discretion.methods.solvers.time_adaptive import assign, noise_shape
-from discretion.plan.phase import Phase
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.plan import Phase, Plan, Population
 from discretion.plan.steps import Steps
 
 

@@ -12,13 +12,11 @@ import numpy as np
 from pydantic import Field
 
 from discretion.arrays import Floats
-from discretion.methods.details import Details
 from discretion.methods.parameters import Accounting, Batch, DrawRate, RecordClip, Rounds, Seed, Steps
 from discretion.methods.parts import draw, finite, shares
 from discretion.methods.privacy_aware import PAPER, PlannedDraws
-from discretion.methods.registry import record_method
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.methods.registry import Details, record_method
+from discretion.plan import Plan, Population
 
 By = Literal["privacy", "epsilon", "uniform"]
 

@@ -14,10 +14,7 @@ from discretion.errors import BudgetError, ConfigError, DiscretionError
 from discretion.ledger.ledger import Ledger
 from discretion.methods import Method, find
 from discretion.methods.registry import Planner, of_function
-from discretion.plan import budgets
-from discretion.plan.phase import Phase
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.plan import Phase, Plan, Population, budgets
 from discretion.plan.selection_rules import Reading
 from discretion.training.loop import State, next_state, train
 from discretion.training.orders import Order, Statistics, Updates
