@@ -53,8 +53,8 @@ def mean_field(game: Game) -> None:
     for reward in REWARDS:
         found = equilibrium(game, reward)
         costates = equilibrium(game, reward, by_costates, 1.0, tolerance=1e-3, iterations=50)
-        ours = f"{found.report.iterations}, {'yes' if found.report.converged else 'no'}"
-        theirs = f"{costates.report.iterations}, {'yes' if costates.report.converged else 'no'}"
+        ours = f"{found.iterations}, {'yes' if found.converged else 'no'}"
+        theirs = f"{costates.iterations}, {'yes' if costates.converged else 'no'}"
         rows.append([f"{reward:g}", *(f"{found.phi[t]:.2f}" for t in ROUNDS_SHOWN), ours, theirs])
     head = [
         "reward",

@@ -164,6 +164,15 @@ def planned_objective(rate: Floats, variance: Floats, noise: Floats) -> float:
 # cohorts
 
 
+def importance_weights(theta: Floats, x: Floats, cohort: int) -> Floats:
+    """Return (N,) weights theta/(K x): unbiased if clients are drawn from x with replacement, and only then.
+
+    Defect: the paper draws without replacement, where these weights sum to more than 1 in expectation. For
+    such draws see `inclusion` and `unbiased_weights`.
+    """
+    return np.asarray(theta / (cohort * x))
+
+
 def by_noise(theta: Floats, rho: Floats) -> Floats:
     """(N,) the distribution with least noise under `importance_weights`: x ~ theta sigma, sigma² ~ 1/rho."""
     return by_level(theta / np.sqrt(rho))

@@ -43,8 +43,7 @@ def _reader(read: str, rule: Rule, bound: float | None = None, **facts: Any) -> 
         steps: Steps = 5,
         batch: Batch = 0.1,
         read_share: Annotated[
-            Part,
-            Field(description="share of the budget for what is read; 0: read raw, as in paper mode"),
+            Part, Field(description="share of the budget for what is read; 0: read raw, as in paper mode")
         ] = 0.0,
         seed: Seed = 0,
         accounting: Accounting = "tight",

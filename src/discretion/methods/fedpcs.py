@@ -93,7 +93,8 @@ def _drawn(
     if accounting == "paper":
         drawn = [coins.choice(rho.shape[1], cohort, replace=False, p=row) for row in x]
         turns = np.stack([np.isin(np.arange(rho.shape[1]), row) for row in drawn])
-        weight = cohorts.importance_weights(shares(population), x, cohort)
+        # theta / (K x) is unbiased with replacement only: here these weights sum to more than 1 on average
+        weight = shares(population) / (cohort * x)
     else:
         chances = cohorts.inclusion(x, cohort)
         turns = np.stack([cohorts.systematic(row, float(coins.random())) for row in chances])

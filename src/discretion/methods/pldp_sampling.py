@@ -52,8 +52,7 @@ def pldp_sampling(
     rounds: Rounds,
     rate: DrawRate,
     clip: Annotated[
-        Positive,
-        Field(description="bound on the norm of one record's gradient, or of the update (output)"),
+        Positive, Field(description="bound on the norm of one record's gradient, or of the update (output)")
     ],
     perturb: Annotated[
         Perturb, Field(description="add noise to every step's gradient, or to the update (output)")

@@ -62,7 +62,7 @@ def all_at(game: Game, level: float) -> np.ndarray:
 def test_costates_are_the_slope_of_what_is_still_to_gain() -> None:
     """1.3: with the factor K/(N phi) they are; as printed they are not."""
     rest = equilibrium(GAME, 20.0, by_costates, 1.0, tolerance=1e-12)
-    assert rest.report.converged  # controls that the maximum principle keeps
+    assert rest.converged  # controls that the maximum principle keeps
     rho, alpha, phi, reward = rest.rho, rest.alpha, rest.phi, rest.reward
 
     def still(t: int, level: np.ndarray) -> np.ndarray:
@@ -89,7 +89,7 @@ def test_the_missing_factor_halves_the_mean_level() -> None:
     assert solved(5.0).phi[-1] == pytest.approx(6.59, abs=0.02)
     assert solved(5.0, by_costates).phi[-1] == pytest.approx(6.90, abs=0.3)
     assert solved(5.0, as_printed).phi[-1] == pytest.approx(3.27, abs=0.5)
-    assert solved(5.0, as_printed).report.exploitable >= 0.8
+    assert solved(5.0, as_printed).exploitable >= 0.8
 
 
 @pytest.mark.parametrize(("reward", "last"), [(1.0, 3.11), (5.0, 6.59), (10.0, 8.93), (20.0, 11.243)])
@@ -98,15 +98,15 @@ def test_the_mean_level_follows_the_reward(reward: float, last: float) -> None:
     rest = solved(reward)
     assert rest.phi[0] == pytest.approx(6.1617, abs=1e-4)
     assert rest.phi[-1] == pytest.approx(last, abs=0.02)
-    assert rest.report.converged and rest.report.gap <= 5e-3
-    assert rest.report.exploitable == 0  # section 3 has 10-25 % by the maximum principle
-    assert rest.report.regret.max() < 5e-3
+    assert rest.converged and rest.gap <= 5e-3
+    assert rest.exploitable == 0  # section 3 has 10-25 % by the maximum principle
+    assert rest.regret.max() < 5e-3
 
 
 @pytest.mark.parametrize(("reward", "damping"), [(1.0, 1.0), (1.0, 0.1), (5.0, 1.0), (5.0, 0.1), (10.0, 0.5)])
 def test_the_maximum_principle_does_not_come_to_rest(reward: float, damping: float) -> None:
     """1.7 and section 3: limit cycles at R = 1, 5, 10, and clients that could do better."""
-    report = solved(reward, by_costates, damping).report
+    report = solved(reward, by_costates, damping)
     assert not report.converged and report.iterations == 60
     assert report.gap > 0.02
     assert report.exploitable >= 0.05
@@ -115,7 +115,7 @@ def test_the_maximum_principle_does_not_come_to_rest(reward: float, damping: flo
 def test_it_does_where_controls_are_at_their_ends() -> None:
     """1.7: R = 20, in a few sweeps (methods.md counts 21 in its reading, here 5)."""
     rest = solved(20.0, by_costates, 1.0)
-    assert rest.report.converged and rest.report.iterations <= 8
+    assert rest.converged and rest.iterations <= 8
     assert np.mean((rest.alpha == 0) | (rest.alpha == 1)) > 0.99
     assert rest.phi == pytest.approx(solved(20.0).phi, abs=5e-3)
     below = rest.rho[0] < rest.phi[0]

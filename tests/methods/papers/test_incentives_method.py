@@ -42,7 +42,7 @@ def test_the_mean_level_follows_the_reward(reward: float, last: float) -> None:
     played, player = game.game_of(CLIENTS, ROUNDS, COHORT / N)
     found = equilibrium(played, reward)
     assert (found.phi[0], found.phi[-1]) == pytest.approx((6.1617, last), abs=0.02)
-    assert found.report.converged and found.report.exploitable == 0
+    assert found.converged and found.exploitable == 0
     assert sorted(player) == list(range(N))  # so few clients play for themselves
     assert found.rho[0, player] == pytest.approx(TRAITS["rho"])
 

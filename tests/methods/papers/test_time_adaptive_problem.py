@@ -120,9 +120,9 @@ def test_what_cannot_be_is_refused() -> None:
     half = np.full(1, 0.5)
     for saving_rate, rate in ((0.6, 0.5), (-0.1, 0.5), (0.0, 0.0), (1.0, 1.1)):
         with pytest.raises(PlanError, match="saving rate"):
-            Saving(5, np.array([rate]), np.array([saving_rate]), np.array([2]))
+            noise_shape(Saving(5, np.array([rate]), np.array([saving_rate]), np.array([2])), np.ones(1))
     for start in (0, 6):
         with pytest.raises(PlanError, match="one of the 5 rounds"):
-            Saving(5, half, half, np.array([start]))
+            noise_shape(Saving(5, half, half, np.array([start])), np.ones(1))
     with pytest.raises(PlanError, match="infinite noise"):
         optimal_shape(np.array([1.0, 0.0]), np.ones((2, 1)))

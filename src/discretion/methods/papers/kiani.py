@@ -9,7 +9,6 @@ import numpy as np
 from discretion.accounting.renyi import convert
 from discretion.accounting.solve import noise_multiplier
 from discretion.arrays import Floats, Ints
-from discretion.errors import PlanError
 from discretion.methods.papers.opacus import ORDERS, Opacus, curve
 from discretion.plan.steps import Steps
 
@@ -22,15 +21,6 @@ class Saving:
     rate: Floats  # (N,) q, the spending rate, on which all noise is based
     saving_rate: Floats  # (N,) q_n
     spend_from: Ints  # (N,) T_n, counted from 1
-
-    def __post_init__(self) -> None:
-        saving, rate = self.saving_rate, self.rate
-        if not ((saving >= 0) & (saving <= rate) & (rate > 0) & (rate <= 1)).all():
-            raise PlanError("expected 0 <= saving rate <= rate <= 1 and a rate above 0 for every client")
-        if not ((self.spend_from >= 1) & (self.spend_from <= self.rounds)).all():
-            raise PlanError(
-                f"every client starts to spend in one of the {self.rounds} rounds, counted from 1"
-            )
 
     def rates(self) -> Floats:
         """Return the (T, N) rates q_n^t."""

@@ -168,9 +168,16 @@ def by_search(game: Game, expected: Floats, reward: Floats) -> tuple[Floats, Flo
 
 
 @dataclass(frozen=True, eq=False)
-class Convergence:
-    """Measured distance from an equilibrium; nothing here is assumed."""
+class Equilibrium:
+    """Choices of all clients, and how far from an equilibrium they are, as measured.
 
+    Levels follow from the controls, and phi is the mean of the levels.
+    """
+
+    rho: Floats  # (T+1, N)
+    alpha: Floats  # (T+1, N)
+    reward: Floats  # (T+1,)
+    phi: Floats  # (T+1,)
     iterations: int
     gap: float  # largest |phi expected - phi that the controls chosen for it bring about|
     converged: bool  # the gap is within tolerance
@@ -180,17 +187,6 @@ class Convergence:
     def exploitable(self) -> float:
         """Return the share of the sampled clients that could gain more than 1 %."""
         return float(np.mean(self.regret > 0.01))
-
-
-@dataclass(frozen=True, eq=False)
-class Equilibrium:
-    """Choices of all clients. Levels follow from the controls, and phi is the mean of the levels."""
-
-    rho: Floats  # (T+1, N)
-    alpha: Floats  # (T+1, N)
-    reward: Floats  # (T+1,)
-    phi: Floats  # (T+1,)
-    report: Convergence
 
 
 def equilibrium(
@@ -204,7 +200,7 @@ def equilibrium(
 ) -> Equilibrium:
     """Return the fixed point of the mean field at a constant reward, where clients answer as `by_search`.
 
-    Where no fixed point is reached, the iterate of least gap is returned and the report says so. Clients
+    Where no fixed point is reached, the iterate of least gap is returned, and `converged` says so. Clients
     switch between far-off levels, so with N clients gaps much below 1/N of a level may not exist.
 
     Guarantees: the levels returned are those that the controls returned bring about.
@@ -225,7 +221,7 @@ def equilibrium(
         expected = expected + damping * (rho - expected)
     rho, phi = play(game, best)
     _, regret = regrets(game, best, offer, sample)
-    return Equilibrium(rho, best, offer, phi, Convergence(count, least, least <= tolerance, regret))
+    return Equilibrium(rho, best, offer, phi, count, least, least <= tolerance, regret)
 
 
 def regrets(game: Game, alpha: Floats, reward: Floats, sample: int) -> tuple[Ints, Floats]:

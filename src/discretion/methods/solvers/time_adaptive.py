@@ -7,6 +7,7 @@ makes its whole schedule cost the budget.
 import numpy as np
 
 from discretion.arrays import Floats
+from discretion.errors import PlanError
 from discretion.methods.papers.kiani import Saving
 
 STEEP = 40.0  # from here on exp(x) - 1 is exp(x) in doubles, and soon too large for them
@@ -35,6 +36,11 @@ def noise_shape(saving: Saving, multiplier: Floats) -> Floats:
         By order 2 all is spent, and in no round more than in the next.
         Who does not save has the noise of equal rounds.
     """
+    rate, start = saving.rate, saving.spend_from
+    if not ((saving.saving_rate >= 0) & (saving.saving_rate <= rate) & (rate > 0) & (rate <= 1)).all():
+        raise PlanError("expected 0 <= saving rate <= rate <= 1 and a rate above 0 for every client")
+    if not ((start >= 1) & (start <= saving.rounds)).all():
+        raise PlanError(f"every client starts to spend in one of the {saving.rounds} rounds, counted from 1")
     left = saving.rounds * _divergence(saving.rate, multiplier)
     out = []
     for t, rate in enumerate(saving.rates()):
