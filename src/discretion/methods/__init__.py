@@ -5,21 +5,10 @@ from typing import Any
 
 from discretion import outside
 from discretion.errors import ConfigError, nearest
-from discretion.methods.parameters import MethodParameter
 from discretion.methods.registry import Details, Method, discover, from_outside, method
 from discretion.plan import Plan, Population
 
-__all__ = [
-    "DEFAULT",
-    "METHODS",
-    "Details",
-    "Method",
-    "MethodParameter",
-    "explain",
-    "find",
-    "make_plan",
-    "method",
-]
+__all__ = ["DEFAULT", "METHODS", "Details", "Method", "explain", "find", "make_plan", "method"]
 
 DEFAULT = "idp_fedavg"
 METHODS = discover(__path__)

@@ -23,7 +23,7 @@ from discretion.methods.parts import finite
 from discretion.methods.privacy_aware import PlannedDraws, explain
 from discretion.methods.registry import record_method, secure_sum_method, secure_sum_plan
 from discretion.methods.solvers.cohorts import even_turns
-from discretion.methods.solvers.pool import shared_noise_rates
+from discretion.methods.solvers.groups import shared_noise_rates
 from discretion.plan import Phase, Plan, Population
 from discretion.plan.combine import Combine
 

@@ -11,6 +11,7 @@ inclusion chances. In paper mode: levels as played, draws without replacement wi
 budget for life.
 """
 
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -26,15 +27,14 @@ from discretion.plan import Plan, Population
 from discretion.plan.steps import Adjacency
 from discretion.randomness.streams import Purpose, stream
 
-PAPER = "Yuan and Wang 2025"
-TRAITS = "budgets, sizes, and traits rho and privacy_weight"
+level_method = partial(
+    record_method, paper="Yuan and Wang 2025", reads="budgets, sizes, and traits rho and privacy_weight"
+)
 
 
-@record_method(
+@level_method(
     title="FedPCS",
     idea="A game of rewards sets each client's privacy level, and clients are drawn by their levels.",
-    paper=PAPER,
-    reads=TRAITS,
     note="Traits of the population: rho (first level), privacy_weight.",
     explain=explain,
     order=500,
@@ -56,11 +56,9 @@ def fedpcs(
     return _drawn(population, rho, x, rate, clip, weighted, seed, accounting)
 
 
-@record_method(
+@level_method(
     title="Random",
     idea="Every client is as likely as any other to be drawn.",
-    paper=PAPER,
-    reads=TRAITS,
     note="Traits of the population: rho.",
     order=502,
 )

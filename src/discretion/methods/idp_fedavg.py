@@ -7,6 +7,7 @@ Departs from the papers: noise is calibrated by PLD, so that each client's whole
 by the Rényi accountant of Opacus.
 """
 
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -16,17 +17,17 @@ from discretion.accounting import noise_multiplier
 from discretion.methods.parameters import Accounting, MeanRate, Positive, Rate, Rounds, UpdateClip
 from discretion.methods.parts import ACCOUNTANTS, finite
 from discretion.methods.registry import server_noise_method
-from discretion.methods.solvers.pool import shared_noise_rates
+from discretion.methods.solvers.groups import shared_noise_rates
 from discretion.plan import Phase, Plan, Population
 
-PAPER = "Boenisch et al., NeurIPS 2023; Kiani et al., ICLR 2025"
+_registered = partial(
+    server_noise_method, paper="Boenisch et al., NeurIPS 2023; Kiani et al., ICLR 2025", reads="budgets"
+)
 
 
-@server_noise_method(
+@_registered(
     title="IDP-FedAvg (clip)",
     idea="One noise; each client is clipped at the norm that its own budget allows.",
-    paper=PAPER,
-    reads="budgets",
     order=202,
 )
 def idp_fedavg(
@@ -45,11 +46,9 @@ def idp_fedavg(
     return Plan("idp_fedavg", population.client, (phase,), accounting=accounting)
 
 
-@server_noise_method(
+@_registered(
     title="IDP-FedAvg (sampling)",
     idea="One noise and one clip; each client comes as often as its own budget allows.",
-    paper=PAPER,
-    reads="budgets",
     order=203,
 )
 def idp_fedavg_sampling(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -49,7 +48,7 @@ Seed = Annotated[int, Field(ge=0, description="seed of the draws")]
 
 KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 REFUSED: dict[Any, tuple[type, ...]] = {bool: (str,), int: (str, bool), float: (str, bool)}
-BOUNDS = {Gt: ("gt", "above"), Ge: ("ge", "at least"), Lt: ("lt", "below"), Le: ("le", "at most")}
+BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}  # attributes of annotated_types
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,8 @@ class MethodParameter:
         bounds = [
             f"{words} {getattr(bound, attribute):g}"
             for bound in self._field.metadata
-            for known, (attribute, words) in BOUNDS.items()
-            if isinstance(bound, known)
+            for attribute, words in BOUNDS.items()
+            if hasattr(bound, attribute)
         ]
         return ", ".join(filter(None, [KINDS.get(kind, str(kind)) if kind else "", " and ".join(bounds)]))
 

@@ -12,7 +12,7 @@ second time. In paper mode noise is (6) with V_k of (7), and clients are chosen 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from discretion.plan.plan import Accounting, Plan
 from discretion.plan.population import Population
 
 FLATTEST = 1e-3  # least growth of the noise variance with the turns, relative
-PAPER = "Xu, Zhang and Huang 2025"
+selection_method = partial(record_method, paper="Xu, Zhang and Huang 2025", reads="budgets and sizes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,11 +104,9 @@ def explain(population: Population, parameters: Mapping[str, Any]) -> Details:
     return Details(chance=PlannedDraws.of(population, parameters).probabilities(parameters["tradeoff"]))
 
 
-@record_method(
+@selection_method(
     title="Privacy-aware selection",
     idea="Clients are drawn so that the bias of the draw and the noise that it brings balance.",
-    paper=PAPER,
-    reads="budgets and sizes",
     explain=explain,
     order=400,
 )

@@ -14,18 +14,16 @@ from pydantic import Field
 from discretion.arrays import Floats
 from discretion.methods.parameters import Accounting, Batch, DrawRate, RecordClip, Rounds, Seed, Steps
 from discretion.methods.parts import draw, finite, shares
-from discretion.methods.privacy_aware import PAPER, PlannedDraws
-from discretion.methods.registry import Details, record_method
+from discretion.methods.privacy_aware import PlannedDraws, selection_method
+from discretion.methods.registry import Details
 from discretion.plan import Plan, Population
 
 By = Literal["privacy", "epsilon", "uniform"]
 
 
-@record_method(
+@selection_method(
     title="Unbiased selection",
     idea="Clients are drawn by their share of the data.",
-    paper=PAPER,
-    reads="budgets and sizes",
     explain=lambda population, _: Details(chance=shares(population)),
     order=401,
 )
@@ -43,11 +41,9 @@ def unbiased(
     return made.plan(draw(shares(population), made.cohort, rounds, seed), clip)
 
 
-@record_method(
+@selection_method(
     title="Compensated selection",
     idea="Clients are drawn by privacy, and weighted so that each counts for its share of the data.",
-    paper=PAPER,
-    reads="budgets and sizes",
     explain=lambda population, given: Details(
         chance=_chances(PlannedDraws.of(population, given), given["by"])
     ),

@@ -96,16 +96,13 @@ def types_of(privacy_weight: Floats) -> Floats:
 def values(game: Game, types: Floats, phi: Floats, reward: Floats, states: int = STATES) -> Floats:
     """Return (T+1, types, states) the most that a client can still gain, if the others' mean is phi."""
     levels, alpha = _levels(game, states), np.linspace(0, 1, CONTROLS)[:, None]
-    weight = types[:, None, None]
     value = np.empty((game.rounds + 1, len(types), states))
-    for t in range(game.rounds, -1, -1):
-        chosen = chance(game, levels, phi[t])
-        if t == game.rounds:
-            value[t] = gain(chosen, levels, np.zeros(1), reward[t], types[:, None])
-            continue
+    value[-1] = gain(chance(game, levels, phi[-1]), levels, np.zeros(1), reward[-1], types[:, None])
+    for t in reversed(range(game.rounds)):
         index, part = _between(game, step(game, levels, alpha, float(phi[t])), states)  # (CONTROLS, states)
         later = (1 - part) * value[t + 1][:, index] + part * value[t + 1][:, index + 1]
-        value[t] = (gain(chosen, levels, alpha, reward[t], weight) + later).max(axis=1)
+        now = gain(chance(game, levels, phi[t]), levels, alpha, reward[t], types[:, None, None])
+        value[t] = (now + later).max(axis=1)
     return value
 
 
@@ -155,9 +152,6 @@ def _between(game: Game, rho: Floats, states: int) -> tuple[Ints, Floats]:
     return index, np.clip((rho - levels[index]) / (levels[index + 1] - levels[index]), 0, 1)
 
 
-Answer = Callable[[Game, Floats, Floats], tuple[Floats, Floats]]
-
-
 def by_search(game: Game, expected: Floats, reward: Floats) -> tuple[Floats, Floats]:
     """Return the clients' best controls and the levels that these bring about, by dynamic programming.
 
@@ -165,6 +159,9 @@ def by_search(game: Game, expected: Floats, reward: Floats) -> tuple[Floats, Flo
     """
     types = types_of(game.privacy_weight)
     return respond(game, types, values(game, types, expected.mean(axis=1), reward), reward)
+
+
+Answer = Callable[[Game, Floats, Floats], tuple[Floats, Floats]]
 
 
 @dataclass(frozen=True, eq=False)
