@@ -97,7 +97,7 @@ def costs(reward: float = 5.0) -> None:
         found = equilibrium(game, reward)
         alone = np.tile(game.rho0, (ROUNDS + 1, 1))
         same = np.full((ROUNDS + 1, CLIENTS), game.cohort / CLIENTS)
-        by_level = cohorts.inclusion(cohorts.by_level(found.rho), game.cohort)
+        by_level = cohorts.inclusion(found.rho, game.cohort)
         row = [f"{share:g}"]
         for weight in (3e-10, 1.0, 100.0):
             row += [f"{cost(weight, found.rho, found.reward, by_level):.1f}"]

@@ -13,8 +13,8 @@ from discretion.errors import PlanError
 from discretion.methods.papers.appendix import SLOPE, turns_bound
 from discretion.methods.papers.kiani import Saving
 from discretion.methods.papers.opacus import Opacus
-from discretion.methods.papers.xu_hu import weights
-from discretion.methods.solvers.cohorts import ROUNDING, by_level
+from discretion.methods.papers.xu_hu import Setting, weights
+from discretion.methods.solvers.cohorts import ROUNDING
 from discretion.methods.solvers.incentives import Game, welfare
 from discretion.methods.solvers.selection import _variance, select
 from discretion.plan.steps import Steps
@@ -81,6 +81,11 @@ def noise_by_lemma_4(saving: Saving, multiplier: Floats) -> Steps:
 
 
 # xu_hu
+
+
+def cohort_of(setting: Setting) -> float:
+    """q n, the number of clients that a round is meant to have."""
+    return setting.rate * setting.clients
 
 
 KEPT = np.array([0.7, 0.8, 0.9])  # k_m / d, the part of each group's sum that Top-k keeps
@@ -162,6 +167,11 @@ def planned_objective(rate: Floats, variance: Floats, noise: Floats) -> float:
 
 
 # cohorts
+
+
+def by_level(rho: Floats) -> Floats:
+    """Return the paper's (…, N) distribution: a client is drawn in proportion to its privacy level."""
+    return np.asarray(rho / rho.sum(axis=-1, keepdims=True))
 
 
 def importance_weights(theta: Floats, x: Floats, cohort: int) -> Floats:

@@ -52,7 +52,7 @@ def fedpcs(
     accounting: Accounting = "tight",
 ) -> Plan:
     rho = levels(population, rounds, rate, reward)
-    x = cohorts.by_level(rho)
+    x = rho / rho.sum(axis=-1, keepdims=True)
     return _drawn(population, rho, x, rate, clip, weighted, seed, accounting)
 
 

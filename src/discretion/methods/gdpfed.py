@@ -95,9 +95,7 @@ def gdpfed_opc(
 
 
 @_registered(
-    title="GDPFed+",
-    idea="GDPFed-opc, keeping only some coordinates of each group's sum.",
-    order=302,
+    title="GDPFed+", idea="GDPFed-opc, keeping only some coordinates of each group's sum.", order=302
 )
 def gdpfed_plus(
     population: Population,

@@ -96,12 +96,9 @@ def whole_gaussian(epsilon: Floats, delta: Floats, count: Ints) -> Floats:
 
 def multipliers(population: Population, count: Ints, batch: float) -> Floats:
     """Return (N,) noise multipliers of `count` steps on batches; 0 for public clients."""
-    private = np.isfinite(population.epsilon)
-    out = np.zeros(len(population))
-    rates = np.full(int(private.sum()), batch)
-    out[private] = noise_multiplier(
-        population.epsilon[private], population.delta[private], rates, np.maximum(count[private], 1)
-    )
+    private, out = np.isfinite(population.epsilon), np.zeros(len(population))
+    epsilon, delta = population.epsilon[private], population.delta[private]
+    out[private] = noise_multiplier(epsilon, delta, batch, np.maximum(count[private], 1))
     return out
 
 

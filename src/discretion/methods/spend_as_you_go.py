@@ -88,10 +88,8 @@ def spend_as_you_go(
         sigma = shape * schedule_scale(epsilon, delta, kind, schedule.of)
         others = min(1, len(population) - 1)
         shared = 1 / math.sqrt(1 - others / len(population))  # one share may be known
-    phases = []
-    for rates, mine in zip(saving.rates()[:, where], sigma[:, where], strict=True):
-        noise = clip * float(common_multiplier(mine)) * shared
-        phases.append(Phase.one_pool(1, rates, clips(mine, clip), noise))
-    return Plan(
-        "spend_as_you_go", population.client, tuple(phases), noise_at="clients", accounting=accounting
+    phases = tuple(
+        Phase.one_pool(1, rates, clips(mine, clip), clip * float(common_multiplier(mine)) * shared)
+        for rates, mine in zip(saving.rates()[:, where], sigma[:, where], strict=True)
     )
+    return Plan("spend_as_you_go", population.client, phases, noise_at="clients", accounting=accounting)

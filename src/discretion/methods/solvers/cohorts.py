@@ -10,11 +10,6 @@ from discretion.randomness.streams import Purpose, stream
 ROUNDING = 1e-12  # so that sums stay within a budget to the last digit
 
 
-def by_level(rho: Floats) -> Floats:
-    """Return the paper's (…, N) distribution: a client is drawn in proportion to its privacy level."""
-    return np.asarray(rho / rho.sum(axis=-1, keepdims=True))
-
-
 def inclusion(x: Floats, cohort: int) -> Floats:
     """Return (…, N) inclusion probabilities min(1, c x), with c such that they sum to `cohort`.
 

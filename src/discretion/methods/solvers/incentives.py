@@ -33,22 +33,19 @@ class Game:
     def __post_init__(self) -> None:
         for name in ("rho0", "privacy_weight"):
             object.__setattr__(self, name, frozen(np.asarray(getattr(self, name)), np.float64))
+        rho, weight, low, high = self.rho0, self.privacy_weight, self.rho_low, self.rho_high
         checks = {
             "rho0 and privacy_weight must be of one length, at least 1": (
-                self.rho0.ndim == 1 and self.rho0.size > 0 and self.rho0.shape == self.privacy_weight.shape
+                rho.ndim == 1 and rho.size > 0 and rho.shape == weight.shape
             ),
-            f"rho0 must lie in [{self.rho_low:g}, {self.rho_high:g}], with 0 < rho_low < rho_high": (
-                0 < self.rho_low < self.rho_high
-                and bool(np.all((self.rho0 >= self.rho_low) & (self.rho0 <= self.rho_high)))
+            f"rho0 must lie in [{low:g}, {high:g}], with 0 < rho_low < rho_high": (
+                0 < low < high and np.all((rho >= low) & (rho <= high))
             ),
-            "privacy_weight must lie strictly between 0 and 1": bool(
-                np.all((self.privacy_weight > 0) & (self.privacy_weight < 1))
-            ),
+            "privacy_weight must lie strictly between 0 and 1": np.all((weight > 0) & (weight < 1)),
             f"rounds is {self.rounds}; expected at least 1": self.rounds >= 1,
-            f"cohort is {self.cohort}; expected 1 to {len(self.rho0)}": 1 <= self.cohort <= len(self.rho0),
+            f"cohort is {self.cohort}; expected 1 to {len(rho)}": 1 <= self.cohort <= len(rho),
         }
-        wrong = [message for message, sound in checks.items() if not sound]
-        if wrong:
+        if wrong := [message for message, sound in checks.items() if not sound]:
             raise InputError("the game cannot be played: " + "; ".join(wrong))
 
 
@@ -166,15 +163,12 @@ Answer = Callable[[Game, Floats, Floats], tuple[Floats, Floats]]
 
 @dataclass(frozen=True, eq=False)
 class Equilibrium:
-    """Choices of all clients, and how far from an equilibrium they are, as measured.
+    """Choices of all clients, and their measured distance from an equilibrium."""
 
-    Levels follow from the controls, and phi is the mean of the levels.
-    """
-
-    rho: Floats  # (T+1, N)
-    alpha: Floats  # (T+1, N)
+    rho: Floats  # (T+1, N) levels, which follow from the controls
+    alpha: Floats  # (T+1, N) controls
     reward: Floats  # (T+1,)
-    phi: Floats  # (T+1,)
+    phi: Floats  # (T+1,) mean of the levels
     iterations: int
     gap: float  # largest |phi expected - phi that the controls chosen for it bring about|
     converged: bool  # the gap is within tolerance
@@ -193,7 +187,6 @@ def equilibrium(
     damping: float = 0.5,
     tolerance: float = 5e-3,
     iterations: int = 60,
-    sample: int = 20,
 ) -> Equilibrium:
     """Return the fixed point of the mean field at a constant reward, where clients answer as `by_search`.
 
@@ -217,11 +210,11 @@ def equilibrium(
             least, best = gap, alpha
         expected = expected + damping * (rho - expected)
     rho, phi = play(game, best)
-    _, regret = regrets(game, best, offer, sample)
+    _, regret = regrets(game, best, offer)
     return Equilibrium(rho, best, offer, phi, count, least, least <= tolerance, regret)
 
 
-def regrets(game: Game, alpha: Floats, reward: Floats, sample: int) -> tuple[Ints, Floats]:
+def regrets(game: Game, alpha: Floats, reward: Floats, sample: int = 20) -> tuple[Ints, Floats]:
     """Return clients, evenly over privacy weights, and the share of its best utility that each gives up.
 
     The better controls are played out, so a regret is one that a client could really avoid;
