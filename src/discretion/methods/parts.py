@@ -117,9 +117,7 @@ def own_phases(
     `steps` noisy steps on batches of the client's records; `read` is the (N,) noise of a statistic of them.
     """
     rounds, clients = turns.shape
-    one, pool, clips = (
-        frozen(column) for column in (np.ones(clients), np.arange(clients), np.full(clients, clip))
-    )
+    one, pool, clips = map(frozen, (np.ones(clients), np.arange(clients), np.full(clients, clip)))
     batches = None if batch is None else frozen(np.full(clients, batch))
     reads = None if read is None else frozen(read)
 

@@ -123,9 +123,7 @@ def discover(folders: Iterable[str]) -> dict[str, Method]:
 
 def of_function(plan: Planner) -> Method:
     """Return the method that a function was registered as, or else one made from its name and docstring."""
-    if plan in _registered:
-        return _registered[plan]
-    return Method(
+    return _registered.get(plan) or Method(
         name=f"{plan.__module__}:{plan.__name__}",
         plan=plan,
         title=plan.__name__,

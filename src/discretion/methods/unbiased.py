@@ -18,7 +18,10 @@ from discretion.methods.privacy_aware import PlannedDraws, selection_method
 from discretion.methods.registry import Details
 from discretion.plan import Plan, Population
 
-By = Literal["privacy", "epsilon", "uniform"]
+By = Annotated[
+    Literal["privacy", "epsilon", "uniform"],
+    Field(description="draw as privacy-aware selection (privacy), in proportion to epsilon, or uniformly"),
+]
 
 
 @selection_method(
@@ -56,12 +59,7 @@ def unbiased_compensated(
     clip: RecordClip,
     steps: Steps = 5,
     batch: Batch = 0.1,
-    by: Annotated[
-        By,
-        Field(
-            description="draw as privacy-aware selection (privacy), in proportion to epsilon, or uniformly"
-        ),
-    ] = "privacy",
+    by: By = "privacy",
     seed: Seed = 0,
     accounting: Accounting = "tight",
 ) -> Plan:

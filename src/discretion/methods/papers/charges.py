@@ -180,15 +180,14 @@ def _scale(steps: Steps, delta: Floats, accountant: Accountant) -> Floats:
 
 
 def _adaptive_sampling() -> Iterator[Comparison]:
+    case = partial(_compare, "personalised LDP", "Theorem 1", "turns seen")
     each, draws = np.array([5e-6]), 500  # delta' and delta''' alike
     delta = float(appendix.total_delta(each, each)[0])
     for epsilon, turns in ((0.5, 5.0), (1.0, 10.0), (5.0, 0.001)):
         budget, rate = np.array([epsilon]), np.array([turns / draws])
         noise = appendix.output_multiplier(budget, each, appendix.turns_bound(rate, draws, each))
         text = f"{turns:g} of {draws} draws expected"
-        yield from _compare(
-            "personalised LDP", "Theorem 1", "turns seen", text, budget, delta, rate, draws, noise
-        )
+        yield from case(text, budget, delta, rate, draws, noise)
 
 
 def _groups() -> Iterator[Comparison]:

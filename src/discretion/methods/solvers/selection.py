@@ -113,8 +113,7 @@ class _Costs:
 
     @classmethod
     def of(cls, share: Floats, intercept: Floats, slope: Floats) -> "_Costs":
-        columns = {"share": share, "intercept": intercept, "slope": slope}
-        for name, column in columns.items():
+        for name, column in {"share": share, "intercept": intercept, "slope": slope}.items():
             if column.shape != share.shape or column.ndim != 1:
                 raise PlanError(f"{name} has shape {column.shape}; expected one number for each client")
             bad = ~(np.isfinite(column) & (column >= 0))
