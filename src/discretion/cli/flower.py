@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from discretion.cli import output
 from discretion.cli.guards import write_guards
@@ -72,9 +73,9 @@ def simulate(run: Run, on_round: OnRound) -> None:
 
 @flower.command()
 def init(
-    settings: Annotated[Path, typer.Argument(metavar="CONFIG", help="A config.toml.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to make.")] = Path("flower"),
-    port: Annotated[int, typer.Option(help="Port of the SuperLink; nodes take the ports after it.")] = 18_000,
+    settings: Annotated[Path, Argument(metavar="CONFIG", help="A config.toml.")],
+    out: Annotated[Path, Option("--out", "-o", help="The folder to make.")] = Path("flower"),
+    port: Annotated[int, Option(help="Port of the SuperLink; nodes take the ports after it.")] = 18_000,
     change: Override = None,
     json_: Json = False,
 ) -> None:
@@ -86,23 +87,20 @@ def init(
 
     names = write_guards(config.read(settings, change or []), out)
     cluster.write(out, names, port)
-    if json_:
-        output.print_json({"flower": str(out), "clients": len(names), "port": port})
-    else:
-        output.say(
-            f"Wrote {out}. Next: discretion flower up {out}, then discretion run {settings} --on flower -c "
-            f"clients.home={out}/flower -c clients.key={out}/operator.key"
-        )
+    output.answer(
+        json_,
+        {"flower": str(out), "clients": len(names), "port": port},
+        f"Wrote {out}. Next: discretion flower up {out}, then discretion run {settings} --on flower -c "
+        f"clients.home={out}/flower -c clients.key={out}/operator.key",
+    )
 
 
 @flower.command()
 def up(
-    folder: Annotated[Path, typer.Argument(help="The folder that `flower init` made.")] = Path("flower"),
+    folder: Annotated[Path, Argument(help="The folder that `flower init` made.")] = Path("flower"),
     clients: Annotated[
         int | None,
-        typer.Option(
-            min=2, help="Make the folder first: a trial on the digits data with this number of clients."
-        ),
+        Option(min=2, help="Make the folder first: a trial on the digits data with this number of clients."),
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -125,7 +123,7 @@ def up(
 
 @flower.command()
 def down(
-    folder: Annotated[Path, typer.Argument(help="The folder that `flower up` was given.")] = Path("flower"),
+    folder: Annotated[Path, Argument(help="The folder that `flower up` was given.")] = Path("flower"),
     json_: Json = False,
 ) -> None:
     """Stop exactly the processes that `flower up` started.

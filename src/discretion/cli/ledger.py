@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 from rich.markup import escape
 from rich.table import Table
+from typer import Argument, Option
 
 from discretion.cli import output
 from discretion.cli.options import Json
@@ -22,12 +22,12 @@ MOST_CLIENTS = 20  # that get a row each
 
 
 def ledger(
-    path: Annotated[Path, typer.Argument(metavar="LEDGER", help="A ledger.sqlite, or a run folder.")],
-    client: Annotated[str | None, typer.Option(help="Show the account of this client.")] = None,
+    path: Annotated[Path, Argument(metavar="LEDGER", help="A ledger.sqlite, or a run folder.")],
+    client: Annotated[str | None, Option(help="Show the account of this client.")] = None,
     change: Annotated[
-        float | None, typer.Option(help="Top up the client's epsilon (+0.5), or withdraw some (-0.5).")
+        float | None, Option(help="Top up the client's epsilon (+0.5), or withdraw some (-0.5).")
     ] = None,
-    note: Annotated[str, typer.Option(help="Why; kept with the change.")] = "",
+    note: Annotated[str, Option(help="Why; kept with the change.")] = "",
     json_: Json = False,
 ) -> None:
     """Show what clients have spent of their budgets, over all runs that share a ledger.
@@ -99,22 +99,14 @@ def _show(record: dict[str, Any], population: Population) -> None:
         table.caption = "spent: the most of any client; left: the least"
     else:
         for row in rows:
-            cells = (
-                f"{row['budget']:.5g}",
-                numbers.epsilon(row["spent"]),
-                numbers.rounded_down(row["left"]),
-                f"{row['runs']}",
-            )
-            table.add_row(escape(row["client"]), *cells)
+            spent, left = numbers.epsilon(row["spent"]), numbers.rounded_down(row["left"])
+            table.add_row(escape(row["client"]), f"{row['budget']:.5g}", spent, left, f"{row['runs']}")
     output.out.print(table)
     if changes := record["changes"]:
-        table = Table(title="changes of budgets")
-        for heading in ("client", "by", "when", "note"):
-            table.add_column(heading, overflow="fold")
+        table = Table(*output.folded("client", "by", "when", "note"), title="changes of budgets")
         for change in changes[-MOST_CLIENTS:]:
-            table.add_row(
-                escape(change["client"]), f"{change['by']:+g}", change["made"], escape(change["note"])
-            )
+            client, note = escape(change["client"]), escape(change["note"])
+            table.add_row(client, f"{change['by']:+g}", change["made"], note)
         output.out.print(table)
     output.out.print(
         "[dim]Costs add up to less than their sum: a run may fit that costs more than is left.[/]"

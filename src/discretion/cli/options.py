@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Json = Annotated[bool, Option("--json", help="Print JSON for machines.")]
 Override = Annotated[
     list[str] | None,
-    typer.Option("-c", "--set", metavar="KEY=VALUE", help="Change a setting: -c plan.rounds=50"),
+    Option("-c", "--set", metavar="KEY=VALUE", help="Change a setting: -c plan.rounds=50"),
 ]

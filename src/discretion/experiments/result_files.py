@@ -1,6 +1,7 @@
 """Result files of an experiment: cells.csv, table.json, table.md and a figure for each variation."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 
 from discretion.experiments.cells import Cell, Result, now, slug
 from discretion.experiments.settings import Experiment
-from discretion.experiments.table_lines import HEADINGS, TableLine, cells_csv, columns, lines, parts, records
+from discretion.experiments.table_lines import HEADINGS, TableLine, cells_csv, columns, lines, parts
 from discretion.files import write_safely
 from discretion.jsonfile import dump
 from discretion.report import picture
@@ -74,7 +75,7 @@ def write(
     for name, drawing in figures.items():
         write_safely(out / name, drawing.encode())
     write_safely(out / "cells.csv", cells_csv(cells, results).encode())
-    write_safely(out / "table.json", dump({**about, "lines": records(table)}).encode())
+    write_safely(out / "table.json", dump({**about, "lines": list(map(asdict, table))}).encode())
     write_safely(out / "table.md", _markdown(experiment, about, table, list(figures)).encode())
 
 
@@ -82,9 +83,10 @@ def _figures(cells: Sequence[Cell], results: Mapping[str, Result]) -> dict[str, 
     """Return accuracy over rounds by row, as SVG, for each variation with more than one row."""
     drawings = {}
     for variation in dict.fromkeys(cell.variation.name for cell in cells):
-        mine = [cell for cell in cells if cell.variation.name == variation and cell.name in results]
         together: dict[str, list[Result]] = {}
-        for cell in mine:
+        for cell in cells:
+            if cell.variation.name != variation or cell.name not in results:
+                continue
             label = cell.row.label + (", paper mode" if cell.accounting == "paper" else "")
             together.setdefault(label, []).append(results[cell.name])
         if len(together) > 1:
@@ -122,10 +124,9 @@ def _markdown(
         blocks.append("\n".join("| " + " | ".join(cells) + " |" for cells in text))
     blocks += [EXPLAINED, *about["statements"]]
     if about["differences"]:
-        blocks.append("Where this differs from the paper:")
-        blocks.append("\n".join(f"- {sentence}" for sentence in about["differences"]))
+        said = "\n".join(f"- {sentence}" for sentence in about["differences"])
+        blocks += ["Where this differs from the paper:", said]
     if about["failures"]:
-        blocks.append("Failed:")
-        blocks.append("\n".join(f"- {name}: {reason}" for name, reason in about["failures"].items()))
+        blocks += ["Failed:", "\n".join(f"- {name}: {why}" for name, why in about["failures"].items())]
     blocks += [f"![Accuracy over rounds]({name})" for name in figures]
     return "\n\n".join(blocks) + "\n"

@@ -4,8 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -105,27 +104,13 @@ def _figures(results: Sequence[Result]) -> Figures | None:
     )
 
 
-HEADINGS = (
-    "published",
-    "paper mode",
-    "spent / budget",
-    "tight mode",
-    "spent / budget",
-    "s",
-)
+HEADINGS = ("published", "paper mode", "spent / budget", "tight mode", "spent / budget", "s")
 
 
 def columns(line: TableLine) -> tuple[str, ...]:
     """Return the cells under HEADINGS."""
-    paper, tight, seconds = line.paper, line.tight, line.seconds
-    return (
-        line.said,
-        paper.accuracy if paper else "",
-        paper.cost if paper else "",
-        tight.accuracy if tight else "",
-        tight.cost if tight else "",
-        f"{seconds:.0f}" if seconds is not None else "",
-    )
+    paper, tight = ((mode.accuracy, mode.cost) if mode else ("", "") for mode in (line.paper, line.tight))
+    return line.said, *paper, *tight, "" if line.seconds is None else f"{line.seconds:.0f}"
 
 
 def parts(table: Sequence[TableLine]) -> dict[str, list[TableLine]]:
@@ -134,10 +119,6 @@ def parts(table: Sequence[TableLine]) -> dict[str, list[TableLine]]:
     for line in table:
         made.setdefault(line.table, []).append(line)
     return made
-
-
-def records(table: Sequence[TableLine]) -> list[dict[str, Any]]:
-    return [asdict(line) for line in table]
 
 
 def cells_csv(cells: Sequence[Cell], results: Mapping[str, Result]) -> str:
