@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,17 +14,17 @@ from rich.progress import TaskID
 from rich.table import Table
 from typer import Argument, Option
 
-from discretion.cli import output
-from discretion.cli.options import Json, Override
+from discretion.cli import Json, Override, output
 from discretion.errors import DiscretionError
 from discretion.experiments import table_lines
-from discretion.experiments.cells import cells, finished
+from discretion.experiments.cells import cells
 from discretion.experiments.result_files import EXPLAINED, statements, write
-from discretion.experiments.run_cells import Outcome, Running, run
+from discretion.experiments.run_cells import OnProgress, Outcome, Running, run
 from discretion.experiments.settings import Experiment, read, shipped, with_data
 from discretion.experiments.tuning import chosen, tune
 
 FEW = 12  # cells whose bars all stay on the screen
+Wanted = tuple[list[str], list[str]]  # names of rows and of variations; empty: all
 
 
 def demo(
@@ -69,29 +69,21 @@ def experiment(
         return _perform(made, wanted, seeds, folder, workers, json_)
     with _progress(json_) as show:
         best = tune(made.only(*wanted), folder, workers, _command(), show)
-    for row, values in best.items() if not json_ else ():
-        output.out.print(f"{row}: " + ", ".join(f"{key} {value}" for key, value in values.items()))
     path = folder / "tuned.json"
-    output.answer(json_, {"tuned": str(path), "chosen": best}, f"Wrote {path}")
+    lines = [f"{row}: {', '.join(f'{key} {value}' for key, value in best[row].items())}" for row in best]
+    output.answer(json_, {"tuned": str(path), "chosen": best}, *lines, note=f"Wrote {path}")
 
 
 def _list(as_json: bool) -> None:
     rows = [{"name": one.name, "runs": one.runs, **one.about.model_dump()} for one in map(read, shipped())]
-    if as_json:
-        return output.print_json({"experiments": rows})
     table = Table("name", "what", "runs", "minutes", caption="minutes: about, for all runs, on two cores")
     for row in rows:
         table.add_row(row["name"], row["title"], f"{row['runs']}", f"{row['minutes']:g}")
-    output.out.print(table)
+    output.answer(as_json, {"experiments": rows}, table)
 
 
 def _perform(
-    whole: Experiment,
-    wanted: tuple[list[str], list[str]],
-    seeds: int | None,
-    out: Path,
-    jobs: int,
-    as_json: bool,
+    whole: Experiment, wanted: Wanted, seeds: int | None, out: Path, jobs: int, as_json: bool
 ) -> None:
     """Run the wanted rows and variations; write files on all finished cells of the whole experiment."""
     whole = with_data(whole, output.say)
@@ -109,11 +101,11 @@ def _perform(
         with _progress(as_json) as show:
             outcome = run(todo, out, jobs, whole.about.keep_runs, show)
     finally:  # an interrupt leaves a table of what is there
-        write(whole, every, finished(every, out), outcome.failures, out, _command())
+        write(whole, every, outcome.failures, out, _command())
     table = table_lines.lines(todo, outcome.results)
     if whole.about.keep_runs and not outcome.failures:
         folders = [out / cell.name for cell in todo]
-        output.compare_runs(folders, out / "report.html", whole.about.title, as_json)
+        output.compare_runs(folders, out / "report.html", whole.about.title, as_json, {})
     elif as_json:
         lines = list(map(asdict, table))
         output.print_json({"folder": str(out), "lines": lines, "failures": outcome.failures})
@@ -142,16 +134,16 @@ def _show(made: Experiment, lines: Sequence[table_lines.TableLine]) -> None:
 
 
 @contextmanager
-def _progress(as_json: bool) -> Iterator[Callable[[Sequence[Running]], None]]:
+def _progress(as_json: bool) -> Iterator[OnProgress]:
     """Show a bar over all rounds and one for each running cell; print lines where there is no terminal."""
     with output.bars(as_json) as progress:
         bars: dict[str, TaskID] = {}
         told: set[str] = set()
 
         def show(now: Sequence[Running]) -> None:
-            total = sum(cell.total for cell in now)
             ended = [cell for cell in now if cell.ended]
             if "" not in bars:
+                total = sum(cell.total for cell in now)
                 bars[""] = progress.add_task("all rounds", total=total, note="")
                 told.update(cell.name for cell in ended)
             done = sum(cell.total if cell.ended else cell.rounds for cell in now)
@@ -162,17 +154,14 @@ def _progress(as_json: bool) -> Iterator[Callable[[Sequence[Running]], None]]:
                 if cell.name not in bars:
                     bars[cell.name] = progress.add_task(cell.name, total=cell.total, note="")
                 note = "" if cell.spent is None else output.progress_note(cell.accuracy, cell.spent)
-                failed = cell.ended and cell.accuracy is None
-                progress.update(
-                    bars[cell.name],
-                    completed=cell.rounds,
-                    note="failed" if failed else note,
-                    visible=failed or not cell.ended or len(now) <= FEW,
-                )
+                if failed := cell.ended and cell.accuracy is None:
+                    note = "failed"
+                visible = failed or not cell.ended or len(now) <= FEW
+                progress.update(bars[cell.name], completed=cell.rounds, note=note, visible=visible)
                 if cell.ended and cell.name not in told:
                     told.add(cell.name)
                     if not as_json and not output.err.is_terminal:
-                        output.say(f"{len(ended)}/{len(now)} {cell.name} {'failed' if failed else note}")
+                        output.say(f"{len(ended)}/{len(now)} {cell.name} {note}")
 
         yield show
 

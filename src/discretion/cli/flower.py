@@ -1,38 +1,19 @@
 """Commands that try a run on Flower, on this machine: `flower init`, `up`, `down`."""
 
+from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from discretion.cli import output
+from discretion.cli import Json, Override, output
 from discretion.cli.guards import write_guards
-from discretion.cli.options import Json, Override
 from discretion.errors import InputError
 from discretion.runs import config
 from discretion.runs.execute import OnRound, Progress
 from discretion.runs.history import read_history
 from discretion.runs.read import Run
-
-TRIAL = """\
-[population]
-clients = {clients}
-budgets = "groups:8,16"
-
-[data]
-name = "digits"
-records = 60
-
-[model]
-name = "mlp"
-
-[plan]
-method = "spend_as_you_go"
-rounds = 5
-rate = 0.8
-clip = 0.5
-"""
 
 flower = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Try a run on Flower, on this machine."
@@ -90,7 +71,7 @@ def init(
     output.answer(
         json_,
         {"flower": str(out), "clients": len(names), "port": port},
-        f"Wrote {out}. Next: discretion flower up {out}, then discretion run {settings} --on flower -c "
+        note=f"Wrote {out}. Next: discretion flower up {out}, then discretion run {settings} --on flower -c "
         f"clients.home={out}/flower -c clients.key={out}/operator.key",
     )
 
@@ -114,7 +95,8 @@ def up(
         settings = folder.with_name(folder.name + ".toml")
         if folder.exists() or settings.exists():
             raise InputError(f"{folder} or {settings} is there already: leave --clients out, or give another")
-        settings.write_text(TRIAL.format(clients=clients), encoding="utf-8")
+        trial = resources.files("discretion.flower").joinpath("trial.toml").read_text(encoding="utf-8")
+        settings.write_text(trial.replace("clients = 5", f"clients = {clients}"), encoding="utf-8")
         init(settings, folder)
     cluster.up(folder, output.say)
     if json_:

@@ -7,8 +7,7 @@ from typing import Annotated
 import tomli_w
 from typer import Argument, Option
 
-from discretion.cli import output
-from discretion.cli.options import Json, Override
+from discretion.cli import Json, Override, output
 from discretion.clients.messages import write_key
 from discretion.errors import InputError
 from discretion.guard.new_policy import new_policy
@@ -44,7 +43,7 @@ def guard(
         record = {"client": said.client, "records": records, "models": digests}
         lines = [f"client {said.client} with {records} records"]
         lines += [f"model {name}: {digest}" for name, digest in digests.items()]
-        return output.answer(json_, record, "\n".join(lines))
+        return output.answer(json_, record, note="\n".join(lines))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     serve.serve(said)
 
@@ -60,10 +59,7 @@ def key(
     if path.exists():
         raise InputError(f"{path} exists already: a key is never replaced; give another name")
     public = write_key(path)
-    if json_:
-        output.print_json({"key": str(path), "public": public})
-    else:
-        output.out.print(public)
+    output.answer(json_, {"key": str(path), "public": public}, public)
 
 
 def guards(
@@ -80,7 +76,7 @@ def guards(
     """
     count = len(write_guards(config.read(settings, change or []), out))
     message = f"Wrote policies of {count} clients to {out}. Start a guard for each of them."
-    output.answer(json_, {"guards": str(out), "clients": count}, message)
+    output.answer(json_, {"guards": str(out), "clients": count}, note=message)
 
 
 def write_guards(wanted: config.Config, out: Path) -> tuple[str, ...]:

@@ -13,8 +13,7 @@ from rich.text import Text
 from typer import Argument
 
 from discretion.audit import statements
-from discretion.cli import output
-from discretion.cli.options import Json
+from discretion.cli import Json, output
 from discretion.methods import METHODS, Method, find
 from discretion.tasks import catalogue, datasets, fetch
 
@@ -111,12 +110,8 @@ def methods(
     Examples: `discretion methods`, `discretion methods NAME --json`
     """
     chosen = [find(name)] if name else list(METHODS.values())
-    if json_:
-        output.print_json({"methods": [method_record(method) for method in chosen]})
-    elif name:
-        output.out.print(method_text(chosen[0]))
-    else:
-        output.out.print(methods_list(chosen))
+    shown = method_text(chosen[0]) if name else methods_list(chosen)
+    output.answer(json_, {"methods": [method_record(method) for method in chosen]}, shown)
 
 
 def data(
@@ -133,23 +128,20 @@ def data(
         return _list_data(json_)
     found = datasets.load(name, report=output.say)
     sizes = {"train": len(found.train.labels), "test": len(found.test.labels)}
-    if json_:
-        output.print_json({"name": name, "source": found.source, "classes": found.classes, **sizes})
-    else:
-        output.out.print(
-            f"{name}: {sizes['train']:,} training and {sizes['test']:,} test records, "
-            f"{found.classes} classes, from {found.source}"
-        )
+    output.answer(
+        json_,
+        {"name": name, "source": found.source, "classes": found.classes, **sizes},
+        f"{name}: {sizes['train']:,} training and {sizes['test']:,} test records, {found.classes} classes, "
+        f"from {found.source}",
+    )
 
 
 def _list_data(as_json: bool) -> None:
     entries = catalogue.ENTRIES.values()
-    if as_json:
-        return output.print_json({"data": [vars(entry) for entry in entries]})
     table = Table(*output.folded("name", "records", "download", "licence", "what"))
     for entry in entries:
         records = "" if entry.records is None else f"{entry.records:,}"
         size = f"{entry.download / 1e6:.0f} MB" if entry.download else ""
         table.add_row(entry.name, records, size, entry.licence, entry.about)
-    output.out.print(table)
-    output.say(f"Kept in {fetch.cache_folder()}. Get one with: discretion data NAME")
+    note = f"Kept in {fetch.cache_folder()}. Get one with: discretion data NAME"
+    output.answer(as_json, {"data": [vars(entry) for entry in entries]}, table, note=note)

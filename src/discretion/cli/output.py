@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
@@ -58,12 +58,14 @@ def print_json(record: dict[str, Any]) -> None:
     sys.stdout.write(dump(record))
 
 
-def answer(as_json: bool, record: dict[str, Any], message: str) -> None:
-    """Print the record for machines, or the message for people."""
+def answer(as_json: bool, record: dict[str, Any], *shown: RenderableType, note: str = "") -> None:
+    """Print the record for machines; or, for people, what is shown, and a note on the error stream."""
     if as_json:
-        print_json(record)
-    else:
-        say(message)
+        return print_json(record)
+    for each in shown:
+        out.print(each)
+    if note:
+        say(note)
 
 
 def right(*headings: str) -> list[Column]:
@@ -77,8 +79,7 @@ def folded(*headings: str) -> list[Column]:
 
 
 def span(values: Floats) -> str:
-    found = ends(values)
-    if found is None:
+    if (found := ends(values)) is None:
         return "–"
     low, high = found
     if math.isinf(low):
@@ -108,16 +109,11 @@ def certificate_table(plan: Plan, population: Population, certificate: Certifica
     )
     for k, name in enumerate(names):
         who = member == k
-        spent = certificate.spent[who]
-        table.add_row(
-            name,
-            f"{int(who.sum())}",
-            span(mine.turns[who] if mine.public else mine.rate[:, who]),
-            span(mine.clip[:, who]),
-            span(mine.multiplier[:, who]),
-            numbers.epsilon(float(spent.max())),
-            HOLDS[bool((spent <= certificate.budget[who]).all())],
-        )
+        rate = span(mine.turns[who] if mine.public else mine.rate[:, who])
+        clip, noise = span(mine.clip[:, who]), span(mine.multiplier[:, who])
+        spent = numbers.epsilon(float(certificate.spent[who].max()))
+        within = bool((certificate.spent[who] <= certificate.budget[who]).all())
+        table.add_row(name, f"{int(who.sum())}", rate, clip, noise, spent, HOLDS[within])
     return table
 
 
@@ -237,13 +233,9 @@ def show_advice(found: Sequence[Option], chosen: Option | None, rate: float, rou
     for each in sorted({option.rate for option in found}):
         runs = {option.rounds: option for option in found if option.rate == each}
         usual = runs.get(rounds)
-        table.add_row(
-            f"{each:.3g}",
-            f"{usual.updates:,.1f}" if usual else "–",
-            f"{usual.noise:.3g}" if usual else "–",
-            *(f"{runs[count].noise_of_run:.3g}" if count in runs else "–" for count in counts),
-            style="bold" if each == rate else None,
-        )
+        one = (f"{usual.updates:,.1f}", f"{usual.noise:.3g}") if usual else ("–", "–")
+        whole = [f"{runs[count].noise_of_run:.3g}" if count in runs else "–" for count in counts]
+        table.add_row(f"{each:.3g}", *one, *whole, style="bold" if each == rate else None)
     out.print(table)
     if chosen:
         asked = next((o.noise_of_run for o in found if (o.rate, o.rounds) == (rate, rounds)), math.nan)
@@ -264,22 +256,16 @@ def show_papers(rows: Sequence[Comparison]) -> None:
         first, last = right("promised", "Rényi", "PLD"), right("noise", "needed")
         table = Table("setting", *first, "", *last, title=paper, title_justify="left")
         for row in (row for row in rows if row.paper == paper):
-            fixed = row.run == "fixed number"  # then Rényi bounds from above and PLD from below
-            table.add_row(
-                f"{row.source}: {row.setting}\n[dim]{row.run}[/]",
-                f"{row.epsilon:.3g}",
-                ("≤ " if fixed else "") + f"{row.epsilon_renyi:.3g}",
-                ("≥ " if fixed else "") + f"{row.epsilon_pld:.3g}",
-                PROMISES[row.verdict],
-                f"{row.multiplier:.3g}",
-                f"{row.needed_pld:.3g}",
-            )
+            setting = f"{row.source}: {row.setting}\n[dim]{row.run}[/]"
+            epsilons = [f"{row.epsilon:.3g}", f"{row.epsilon_renyi:.3g}", f"{row.epsilon_pld:.3g}"]
+            if row.run == "fixed number":  # Rényi bounds from above and PLD from below
+                epsilons[1:] = f"≤ {epsilons[1]}", f"≥ {epsilons[2]}"
+            noise = f"{row.multiplier:.3g}", f"{row.needed_pld:.3g}"
+            table.add_row(setting, *epsilons, PROMISES[row.verdict], *noise)
         out.print(table)
-    for name, meaning in RUNS.items():
+    noise_needed = "the paper's noise multiplier, and the least that keeps the promise (PLD)"
+    for name, meaning in (RUNS | {"noise, needed": noise_needed}).items():
         out.print(f"[dim]{name}:[/] {meaning}")
-    out.print(
-        "[dim]noise, needed:[/] the paper's noise multiplier, and the least that keeps the promise (PLD)"
-    )
 
 
 def comparison_table(rows: Sequence[Summary]) -> Table:
@@ -305,25 +291,18 @@ def comparison_table(rows: Sequence[Summary]) -> Table:
 
 
 def compare_runs(
-    folders: Sequence[Run | Path],
-    report: Path | None,
-    title: str | None,
-    as_json: bool,
-    extra: dict[str, Any] | None = None,
+    folders: Sequence[Run | Path], page: Path | None, title: str | None, as_json: bool, extra: dict[str, Any]
 ) -> None:
     """Show the runs in these folders as one table, or as JSON with `extra`; and write a report on them."""
     rows = summarise(folders)
-    if report:
-        write(folders, report, title)
-    if as_json:
-        found = {"report": str(report) if report else None, "methods": [vars(row) for row in rows]}
-        print_json(found | (extra or {}))
-        return
-    out.print(comparison_table(rows))
-    if report:
-        say(f"Wrote {report}. {how_to_open(report)}")
+    if page:
+        write(folders, page, title)
+    record = {"report": str(page) if page else None, "methods": [vars(row) for row in rows], **extra}
+    answer(as_json, record, comparison_table(rows), note=wrote(page) if page else "")
 
 
-def how_to_open(path: Path) -> str:
+def wrote(page: Path, *others: str) -> str:
+    """Return the sentences on a page that was written, and how it is opened."""
     opener = "open" if sys.platform == "darwin" else "xdg-open"
-    return f"Open it with: {opener} {path}  (or in a browser: {path.resolve().as_uri()})"
+    files, address = " and ".join([str(page), *others]), page.resolve().as_uri()
+    return f"Wrote {files}. Open it with: {opener} {page}  (or in a browser: {address})"

@@ -7,8 +7,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from discretion.accounting import Accountant, Pld, Reference, Renyi, certify
-from discretion.cli import output
-from discretion.cli.options import Json
+from discretion.cli import Json, output
 from discretion.errors import InputError
 from discretion.files import read_text
 from discretion.methods import Details, explain
@@ -54,15 +53,13 @@ def plan(
     people: Annotated[Path, Argument(metavar="POPULATION", help="CSV: client,epsilon,delta,size")],
     rounds: Annotated[int, Option(min=1, help="Rounds of training.")] = DEFAULTS.rounds,
     rate: Annotated[
-        float,
-        Option(min=0, max=1, help="Sampling rate: mean chance of a client to take part in a round."),
+        float, Option(min=0, max=1, help="Sampling rate: mean chance of a client to take part in a round.")
     ] = DEFAULTS.rate,
     clip: Annotated[
         float, Option(min=0, help="Clipping norm: mean bound on an update's L2 norm.")
     ] = DEFAULTS.clip,
     option: Annotated[
-        list[str] | None,
-        Option("-p", "--parameter", metavar="KEY=VALUE", help="A parameter of the method."),
+        list[str] | None, Option("-p", "--parameter", metavar="KEY=VALUE", help="A parameter of the method.")
     ] = None,
     accounting: Annotated[
         str | None, Option(help="tight, or paper: the paper's own noise, with its true cost shown.")
@@ -107,7 +104,7 @@ def plan(
     if out:
         output.say(f"Wrote {out}. Next: discretion check {out} {people}")
     if plot_out:
-        output.say(f"Wrote {plot_out}. {output.how_to_open(plot_out)}")
+        output.say(output.wrote(plot_out))
 
 
 def _advise(settings: config.Config, clients: Population, as_json: bool) -> None:

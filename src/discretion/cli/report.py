@@ -11,8 +11,7 @@ from typer import Argument, Option
 
 from discretion.audit import receipts
 from discretion.audit import verify as second_count
-from discretion.cli import output
-from discretion.cli.options import Json
+from discretion.cli import Json, output
 from discretion.clients.messages import read_key
 from discretion.errors import BudgetError, InputError, LedgerError
 from discretion.files import write_safely
@@ -35,7 +34,7 @@ def compare(
 
     Examples: `discretion compare runs/demo`, `discretion compare A B C --out comparison.html`
     """
-    output.compare_runs(_runs_in(runs), out, None, json_)
+    output.compare_runs(_runs_in(runs), out, None, json_, {})
 
 
 def report(
@@ -56,7 +55,7 @@ def report(
     """
     path = out or runs[0] / "report.html"
     write(_runs_in(runs), path, class_accuracy=class_accuracy)
-    output.answer(json_, {"report": str(path)}, f"Wrote {path}. {output.how_to_open(path)}")
+    output.answer(json_, {"report": str(path)}, note=output.wrote(path))
 
 
 def verify(
@@ -80,10 +79,7 @@ def verify(
     Example: `discretion verify runs/first`
     """
     found = second_count.verify(run, every=every, data=data)
-    if json_:
-        output.print_json(second_count.to_record(found))
-    else:
-        _show(found)
+    output.answer(json_, second_count.to_record(found), *_tables(found))
     if found.whole is False:
         odd = next(each for each in found.records if each.holds is False)
         raise LedgerError(f"the records of {run} contradict each other: {odd.what}: {odd.said}")
@@ -92,7 +88,8 @@ def verify(
         raise BudgetError(f"{run} does not keep every budget: {odd.what}: {odd.said}")
 
 
-def _show(found: second_count.Verification) -> None:
+def _tables(found: second_count.Verification) -> tuple[Table, Table]:
+    """Return epsilons by budget class, and every finding."""
     figures = output.right("clients", "certificate", "plan, again", "ledger, again", "left")
     table = Table("budget", *figures, title=f"epsilon, counted again: {found.accountant}")
     for each in found.classes:
@@ -101,11 +98,10 @@ def _show(found: second_count.Verification) -> None:
         table.add_row(each.name, f"{each.clients}", *spent, numbers.rounded_down(left))
     if found.counted < found.kinds:
         table.caption = f"{found.counted} of {found.kinds} kinds of clients; all of them with --every"
-    output.out.print(table)
     findings = Table(show_header=False)
     for item in (*found.records, *found.budgets):
         findings.add_row(item.what, output.HOLDS[item.holds], escape(output.printable(item.said)))
-    output.out.print(findings)
+    return table, findings
 
 
 def receipt(
@@ -148,7 +144,7 @@ def receipt(
     write_safely(page, receipt_page.render(signed).encode())
     write_safely(plain, receipts.to_json(signed).encode())
     record = {"html": str(page), "json": str(plain), **signed.model_dump()}
-    output.answer(json_, record, f"Wrote {page} and {plain.name}. {output.how_to_open(page)}")
+    output.answer(json_, record, note=output.wrote(page, plain.name))
 
 
 def _verify_receipt(path: Path, operator: str, run: Path | None, as_json: bool) -> None:
@@ -178,11 +174,9 @@ def _verify_receipt(path: Path, operator: str, run: Path | None, as_json: bool) 
 def _runs_in(paths: list[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
-        inside = sorted(about.parent for about in path.glob("*/run.json"))
-        if RunFolder(path).about.exists():
-            found.append(path)
-        elif inside:
-            found += inside
-        else:
+        whole = RunFolder(path).about.exists()
+        inside = [path] if whole else sorted(about.parent for about in path.glob("*/run.json"))
+        if not inside:
             raise InputError(f"there is no run in {path}")
+        found += inside
     return found

@@ -6,8 +6,7 @@ from typing import Annotated
 import numpy as np
 from typer import Argument, Option
 
-from discretion.cli import flower, output
-from discretion.cli.options import Json, Override
+from discretion.cli import Json, Override, flower, output
 from discretion.errors import InputError
 from discretion.export.feed import tracking
 from discretion.runs import config
@@ -32,7 +31,7 @@ def init(
         raise InputError(f"{path} exists already: give another name")
     path.write_text(config.template(), encoding="utf-8")
     message = f"Wrote {path}. Next: discretion run {path} --out runs/first"
-    output.answer(json_, {"config": str(path)}, message)
+    output.answer(json_, {"config": str(path)}, note=message)
 
 
 def run(
@@ -66,13 +65,9 @@ def run(
     `discretion run config.toml --device cpu --workers 4`
     """
     path = target if target.is_dir() else out or Path("runs") / target.stem
-    wanted = {
-        "train.device": device,
-        "train.threads": threads,
-        "train.workers": workers,
-        "track.to": track or None,
-    }
-    means = [f"{name}={value}" for name, value in wanted.items() if value is not None]
+    wanted = {"device": device, "threads": threads, "workers": workers}
+    means = [f"train.{name}={value}" for name, value in wanted.items() if value is not None]
+    means += [f"track.to={track}"] if track else []
     profile = Profile()
     if resume and RunFolder(path).about.exists():
         if change or on:
@@ -90,7 +85,7 @@ def run(
         _train(made, json_, profile, means)
         if show_profile and not json_:
             output.show_profile(profile)
-    extra = {"profile": profile.to_record()} if show_profile else None
+    extra = {"profile": profile.to_record()} if show_profile else {}
     page = made.files.report if write_report else None
     output.compare_runs([made.refreshed()], page, None, json_, extra)
 
@@ -99,9 +94,8 @@ def _train(made: Run, as_json: bool, profile: Profile, overrides: list[str]) -> 
     if not as_json:
         output.show_certificate(made.plan, made.population, made.certificate)
         if (again := made.about.cross_check) and again.kinds:
-            output.say(
-                f"Counted again by {again.accountant}: {again.counted} of {again.kinds} kinds of clients."
-            )
+            counted = f"{again.counted} of {again.kinds} kinds of clients"
+            output.say(f"Counted again by {again.accountant}: {counted}.")
     settings = made.config.executed_with(overrides, str(made.files.config))
     with output.bars(as_json) as progress, tracking(made.folder, settings.track, output.say) as hand_on:
         bar = progress.add_task(made.plan.method, total=made.plan.rounds, note="")

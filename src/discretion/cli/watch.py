@@ -8,11 +8,13 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from discretion.cli import output
-from discretion.cli.options import Json
+from discretion.cli import Json, output
 from discretion.errors import InputError
 from discretion.export.feed import Feed, Target, open_tracker
 from discretion.runs.folder import RunFolder
+from discretion.watch import text
+from discretion.watch.follow import Follow
+from discretion.watch.state import record_of
 
 
 def show(
@@ -24,10 +26,6 @@ def show(
 
     Example: `discretion show runs/first`, at any time, also while it is being trained
     """
-    from discretion.watch.follow import Follow
-    from discretion.watch.state import record_of
-    from discretion.watch.text import show as print_seen
-
     RunFolder(run).require()
     seen = Follow(run).look()
     if seen.run is None:
@@ -35,7 +33,7 @@ def show(
     if json_:
         output.print_json(record_of(seen))
     else:
-        print_seen(output.out, seen, plots)
+        text.show(output.out, seen, plots)
 
 
 def watch(
@@ -53,7 +51,7 @@ def watch(
 
     with Watch(run, port) as server:
         message = f"{run} is at {server.address} on this machine. Stop with Ctrl-C."
-        output.answer(json_, {"address": server.address, "run": str(run)}, message)
+        output.answer(json_, {"address": server.address, "run": str(run)}, note=message)
         sys.stdout.flush()
         if browser:
             webbrowser.open(server.address)
@@ -86,4 +84,4 @@ def export(
             tracker = open_tracker(to, out, run)
         places.append(Feed(run, tracker).finish())
     found = list(dict.fromkeys(places))
-    output.answer(json_, {"to": to, "out": found}, f"Wrote {', '.join(found)}.")
+    output.answer(json_, {"to": to, "out": found}, note=f"Wrote {', '.join(found)}.")

@@ -84,8 +84,7 @@ def cells(experiment: Experiment, chosen: Chosen, seeds: int, skip_untuned: bool
         if not (skip_untuned and variation.tuned and key(row, accounting) not in chosen)
     ]
     names = [cell.name for cell in made]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
+    if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"{experiment.name}: two variations are both called {min(twice)!r} on disk")
     return made
 

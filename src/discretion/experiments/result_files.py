@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from discretion.experiments.cells import Cell, Result, now, slug
+from discretion.experiments.cells import Cell, Result, finished, now, slug
 from discretion.experiments.settings import Experiment
 from discretion.experiments.table_lines import HEADINGS, TableLine, cells_csv, columns, lines, parts
 from discretion.files import write_safely
 from discretion.jsonfile import dump
-from discretion.report import picture
+from discretion.report import numbers, picture
 from discretion.report.chart import Chart
 
 EXPLAINED = (
@@ -33,29 +33,22 @@ FOOTING = (
 def statements(experiment: Experiment) -> list[str]:
     """Return sentences to read with the figures: what rows share, and how they were tuned."""
     said = [FOOTING]
-    if experiment.tuning:
-        grid = "; ".join(
-            f"{name} {', '.join(str(value) for value in values)}"
-            for name, values in experiment.tuning.grid.items()
-        )
-        data = experiment.tuning.stand_in.get("data", {}).get("name", "the same data")
+    if tuning := experiment.tuning:
+        grid = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in tuning.grid.items())
+        data = tuning.stand_in.get("data", {}).get("name", "the same data")
         said.append(
             f"Tuned variations: every row, in each mode, got the best of the same grid on {data}, a public "
-            f"stand-in ({experiment.tuning.seeds} seed{'s' if experiment.tuning.seeds > 1 else ''}): {grid}. "
-            "Other variations: the values of the setting, for every row."
+            f"stand-in ({numbers.count(tuning.seeds, 'seed')}): {grid}. Other variations: the values of the "
+            "setting, for every row."
         )
     return said
 
 
 def write(
-    experiment: Experiment,
-    cells: Sequence[Cell],
-    results: Mapping[str, Result],
-    failures: Mapping[str, str],
-    out: Path,
-    command: str,
+    experiment: Experiment, cells: Sequence[Cell], failures: Mapping[str, str], out: Path, command: str
 ) -> None:
     """Write all files from the results on disk; `command` is the last one that added results."""
+    results = finished(cells, out)
     table = [line for line in lines(cells, results) if line.paper or line.tight]
     about: dict[str, Any] = {
         "experiment": experiment.name,

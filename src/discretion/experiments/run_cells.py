@@ -41,19 +41,16 @@ class Running:
     ended: bool = False
 
 
+OnProgress = Callable[[Sequence[Running]], None]
+
+
 @dataclass
 class Outcome:
     results: dict[str, Result] = field(default_factory=dict)  # by the cell's name
     failures: dict[str, str] = field(default_factory=dict)  # why
 
 
-def run(
-    cells: Sequence[Cell],
-    out: Path,
-    jobs: int,
-    keep_runs: bool,
-    on_progress: Callable[[Sequence[Running]], None],
-) -> Outcome:
+def run(cells: Sequence[Cell], out: Path, jobs: int, keep_runs: bool, on_progress: OnProgress) -> Outcome:
     """Run every cell that has no result yet, `jobs` at a time.
 
     Guarantees: a result on disk whose digest fits its cell is used, and the cell not run; a cell that fails

@@ -1,6 +1,6 @@
 """Experiment files (TOML): one setting, rows of methods, variations, seeds and differences from a paper."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -102,10 +102,8 @@ class Experiment:
 
     def only(self, rows: Sequence[str], variations: Sequence[str]) -> "Experiment":
         """Return the experiment with these rows and variations only; all where none is named."""
-        for name in rows:
-            _known(name, [row.name for row in self.rows], f"{self.name}: row")
-        for name in variations:
-            _known(name, [variation.name for variation in self.variations], f"{self.name}: variation")
+        _known(rows, [row.name for row in self.rows], f"{self.name}: row")
+        _known(variations, [variation.name for variation in self.variations], f"{self.name}: variation")
         return replace(
             self,
             rows=tuple(row for row in self.rows if not rows or row.name in rows),
@@ -149,11 +147,8 @@ def read(name: str, overrides: Sequence[str] = (), quick: bool = False) -> Exper
         path = Path(str(resources.files(__package__).joinpath(f"{name}.toml")))
     document = validated(Document, read_toml(path), _known_keys(), str(path))
     made = replace(_checked(document, path), overrides=tuple(overrides))
-    for override in overrides:
-        if override.partition("=")[0].strip() in OWN:
-            raise ConfigError(
-                f"-c {override}: an experiment has rows and seeds of its own; use --only, --seeds"
-            )
+    if own := [override for override in overrides if override.partition("=")[0].strip() in OWN]:
+        raise ConfigError(f"-c {own[0]}: an experiment has rows and seeds of its own; use --only, --seeds")
     if not quick:
         return made
     about = made.about.model_copy(update={"seeds": 1})
@@ -166,24 +161,22 @@ def _checked(document: Document, path: Path) -> Experiment:
         row.model_copy(update={"name": row.name or row.method, "label": row.label or find(row.method).title})
         for row in document.row
     )
-    variations = document.variation
-    _unique([row.name for row in rows], f"{path}: row")
-    _unique([variation.name for variation in variations], f"{path}: variation")
+    names, variations = [row.name for row in rows], [variation.name for variation in document.variation]
+    _unique(names, f"{path}: row")
+    _unique(variations, f"{path}: variation")
     for row in rows:
         if "paper" in row.accounting and not has_modes(row):
             raise ConfigError(f"{path}: row {row.name}: {row.method} has no paper mode")
-        for known in row.published:
-            _known(known, [variation.name for variation in variations], f"{path}: row {row.name}: variation")
-    for variation in variations:
-        for name in variation.rows:
-            _known(name, [row.name for row in rows], f"{path}: variation {variation.name}: row")
+        _known(row.published, variations, f"{path}: row {row.name}: variation")
+    for variation in document.variation:
+        _known(variation.rows, names, f"{path}: variation {variation.name}: row")
         if variation.tuned and document.tuning is None:
             raise ConfigError(f"{path}: variation {variation.name} is tuned, but there is no [tuning]")
     setting = {name: getattr(document, name) for name in SECTIONS if getattr(document, name)}
     if "method" in setting.get("plan", {}):
         raise ConfigError(f"{path}: plan.method: an experiment has a [[row]] for each method")
     about, tuning, fallback = document.experiment, document.tuning, document.fallback
-    return Experiment(path.stem, about, rows, variations, setting, tuning, fallback)
+    return Experiment(path.stem, about, rows, document.variation, setting, tuning, fallback)
 
 
 def with_data(experiment: Experiment, say: Callable[[str], None]) -> Experiment:
@@ -219,17 +212,15 @@ def merged(first: Setting, second: Setting) -> Setting:
     return out
 
 
-def _known(name: str, known: Sequence[str], what: str) -> None:
-    if name not in known:
-        raise ConfigError(
-            f"{what} {name!r} is not there.{nearest(name, known)} Expected one of {', '.join(known)}"
-        )
+def _known(names: Iterable[str], known: Sequence[str], what: str) -> None:
+    if missing := [name for name in names if name not in known]:
+        hint = f"{nearest(missing[0], known)} Expected one of {', '.join(known)}"
+        raise ConfigError(f"{what} {missing[0]!r} is not there.{hint}")
 
 
 def _unique(names: Sequence[str], what: str) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ConfigError(f"{what} {twice[0]!r} comes twice: give each a name of its own")
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(f"{what} {min(twice)!r} comes twice: give each a name of its own")
 
 
 def _known_keys() -> list[str]:

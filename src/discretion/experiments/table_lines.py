@@ -83,8 +83,7 @@ def lines(cells: Sequence[Cell], results: Mapping[str, Result]) -> list[TableLin
         if not has_modes(cell.row):
             paper = tight
         published = cell.row.published.get(cell.variation.name)
-        heading = cell.variation.table
-        made[where] = TableLine(heading, *where, cell.row.label, published, paper, tight)
+        made[where] = TableLine(cell.variation.table, *where, cell.row.label, published, paper, tight)
     return list(made.values())
 
 
