@@ -54,15 +54,15 @@ def load(
             f"{name!r} is no data set.{nearest(name, FACTS)} There are: {', '.join(FACTS)}, and your own "
             "as package.module:function."
         )
-    if (path is not None) != (name == "csv"):
+    if name == "csv":
+        if path is None:
+            raise DataError("csv: needs the path of your table.")
+        return _own_table(path)
+    if path is not None:
         raise DataError(
-            "csv: needs the path of your table."
-            if path is None
-            else f"{name}: takes no path; its files belong into {fetch.cache_folder() / name}. "
+            f"{name}: takes no path; its files belong into {fetch.cache_folder() / name}. "
             "A table of your own is the data set csv."
         )
-    if path is not None:
-        return _own_table(path)
     if name not in RECIPES:
         return _from_scikit_learn(name)
     folder, source = fetch.ensure(RECIPES[name], offline=offline, report=report, progress=progress)
@@ -107,11 +107,15 @@ def _idx_images(folder: Path, source: str) -> Dataset:
 
 
 def _cifar(folder: Path, source: str) -> Dataset:
-    batches = [readers.read_cifar_batch(folder / f"data_batch_{i}.bin") for i in range(1, 6)]
-    images, labels = zip(*batches, strict=True)
-    train = Split(np.concatenate(images), np.concatenate(labels))
-    test = Split(*readers.read_cifar_batch(folder / "test_batch.bin"))
-    return _dataset("cifar-10", (train, test), 10, source)
+    batches = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+    *train, test = (Split(*readers.read_cifar_batch(folder / f"{batch}.bin")) for batch in batches)
+    return _dataset("cifar-10", (_joined(train), test), 10, source)
+
+
+def _joined(splits: Sequence[Split]) -> Split:
+    return Split(
+        np.concatenate([split.inputs for split in splits]), np.concatenate([split.labels for split in splits])
+    )
 
 
 def _adult(folder: Path, source: str) -> Dataset:
@@ -129,10 +133,7 @@ def _shakespeare(folder: Path, source: str) -> Dataset:
     """Make windows of 80 characters, labelled by the next one; the last fifth of each role is for testing."""
     code = np.full(128, 255, np.uint8)
     code[np.frombuffer(ALPHABET.encode(), np.uint8)] = np.arange(len(ALPHABET))
-    texts: list[Bytes] = []
-    owners: list[str] = []
-    train, test, owner = [], [], []  # starts of windows in all texts together
-    offset = 0
+    roles: list[tuple[str, Split, Split]] = []
     for role, words in readers.read_plays(folder / "plays.txt").items():
         text = code[np.frombuffer(words.encode(), np.uint8)]
         text = text[text != 255]
@@ -142,21 +143,15 @@ def _shakespeare(folder: Path, source: str) -> Dataset:
         cut = max(1, starts.size * 4 // 5)
         # A test window may not overlap the characters that training has seen, labels included.
         unseen = starts[starts > starts[cut - 1] + WINDOW]
-        train.append(starts[:cut] + offset)
-        test.append(unseen + offset)
-        owner.append(np.full(cut, len(owners)))
-        owners.append(role)
-        texts.append(text)
-        offset += text.size
-    together = np.concatenate(texts)
-    windows = np.lib.stride_tricks.sliding_window_view(together, WINDOW)
-
-    def split(parts: list[Ints]) -> Split:
-        starts = np.concatenate(parts)
-        return Split(windows[starts], together[starts + WINDOW].astype(np.int64))
-
-    data = _dataset("shakespeare", (split(train), split(test)), len(ALPHABET), source)
-    return replace(data, owner=np.concatenate(owner).astype(np.int64), owners=tuple(owners))
+        windows = np.lib.stride_tricks.sliding_window_view(text, WINDOW)
+        train, test = (
+            Split(windows[at], text[at + WINDOW].astype(np.int64)) for at in (starts[:cut], unseen)
+        )
+        roles.append((role, train, test))
+    owners, trains, tests = zip(*roles, strict=True)
+    data = _dataset("shakespeare", (_joined(trains), _joined(tests)), len(ALPHABET), source)
+    owner = np.repeat(np.arange(len(owners)), [len(train.labels) for train in trains])
+    return replace(data, owner=owner, owners=owners)
 
 
 def _from_scikit_learn(name: str) -> Dataset:

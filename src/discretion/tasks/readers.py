@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import re
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ def read_idx(path: Path) -> Bytes:
     header = 4 + 4 * rank
     if data.size < header:
         raise DataError(f"{path}: {data.size} bytes, too short for its header of {header}")
-    shape = struct.unpack(f">{rank}I", data[4:header].tobytes())
+    shape = tuple(data[4:header].view(">u4").tolist())
     if data.size != header + math.prod(shape):
         raise DataError(f"{path}: {data.size - header} values, but its header says {shape}")
     return data[header:].reshape(shape)
