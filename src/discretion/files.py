@@ -1,10 +1,15 @@
-"""Crash-safe files: written in full under another name, flushed to disk, then renamed."""
+"""Files: crash-safe writing (in full under another name, flushed, then renamed), reading, locks."""
 
+import fcntl
 import os
 import shutil
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TextIO
 
-from discretion.errors import InputError
+from discretion.errors import ConfigError, InputError
 
 
 def read_text(path: Path) -> str:
@@ -15,6 +20,30 @@ def read_text(path: Path) -> str:
         raise InputError(f"cannot read {path}: {problem}") from None
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror}") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file; raise `ConfigError` with the reason where it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise ConfigError(f"cannot read {path}: {problem.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"{path} is not valid TOML: {problem}") from None
+
+
+@contextmanager
+def locked(path: Path, otherwise: str) -> Iterator[TextIO]:
+    """Hold a file's lock, or raise `InputError` with the text `otherwise` if another process holds it.
+
+    The lock ends with this process, however it ends.
+    """
+    with path.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(otherwise) from None
+        yield lock
 
 
 def write_safely(path: Path, content: bytes) -> None:

@@ -18,7 +18,7 @@ from PIL import Image
 from discretion.errors import DataError
 from discretion.tasks import datasets, fetch, readers
 from discretion.tasks.catalogue import ENTRIES
-from discretion.tasks.fetch import RECIPES, Recipe, Source, Unavailable
+from discretion.tasks.fetch import RECIPES, FileSource, Recipe, Unavailable
 
 
 @pytest.fixture(autouse=True)
@@ -255,7 +255,7 @@ def test_cifar_from_the_package_of_pictures(
         (package / f"{name}.png").write_bytes(png(pixels[i]))
     (package / "train_lables.json").write_text(json.dumps(labels[:5].ravel().tolist()))
     (package / "test_lables.json").write_text(json.dumps(labels[5].ravel().tolist()))
-    npm = Source("npm", Fake("npm", {path.name: path.read_bytes() for path in package.iterdir()}).bring)
+    npm = FileSource("npm", Fake("npm", {path.name: path.read_bytes() for path in package.iterdir()}).bring)
     recipe = Recipe("cifar-10", pinned(official), (npm,), "", RECIPES["cifar-10"].convert)
     monkeypatch.setitem(RECIPES, "cifar-10", recipe)
     data = datasets.load("cifar-10")
@@ -406,8 +406,8 @@ class Fake:
 GOOD = {"a.txt": b"first", "b.txt": b"second"}
 
 
-def recipe(*sources: Fake | Source) -> Recipe:
-    brought = tuple(Source(source.name, source.bring) for source in sources)
+def recipe(*sources: Fake | FileSource) -> Recipe:
+    brought = tuple(FileSource(source.name, source.bring) for source in sources)
     return Recipe("toy", pinned(GOOD), brought, "a.txt and b.txt")
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import Field
 
 from discretion.errors import ConfigError, nearest
+from discretion.files import read_toml
 from discretion.methods import find
 from discretion.plan.plan import Accounting, Parameter
-from discretion.runs.config import ConfigSection, read_toml, validated
+from discretion.runs.config import ConfigSection, validated
 
 Setting = dict[str, Any]  # what config.toml holds, or a part of it
 SECTIONS = ("population", "data", "model", "plan", "train")

@@ -1,7 +1,6 @@
 """The client's policy, GUARD.toml: who may ask for what. What the policy does not name is refused."""
 
 import re
-import tomllib
 from datetime import datetime, time
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from discretion.errors import ConfigError
+from discretion.files import read_toml
 from discretion.plan.plan import Adversary
 from discretion.plan.selection_rules import Rule
 from discretion.plan.steps import Adjacency, Unit
@@ -119,12 +119,7 @@ class Policy(PolicySection):
 
 def read(path: Path) -> Policy:
     """Read a policy from a TOML file; return it with paths made absolute, relative to that file."""
-    try:
-        record = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise ConfigError(f"cannot read {path}: {problem.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise ConfigError(f"{path} is not valid TOML: {problem}") from None
+    record = read_toml(path)
     try:
         policy = Policy.model_validate(record)
     except ValidationError as problem:

@@ -21,6 +21,7 @@ from pydantic_core import PydanticCustomError
 
 from discretion.clients.training import RecordOrder, Schedule
 from discretion.errors import ConfigError, InputError, nearest
+from discretion.files import read_toml
 from discretion.methods import DEFAULT
 from discretion.plan.plan import Parameter
 
@@ -367,15 +368,6 @@ def unplaced(value: Any) -> Any:
 def read(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """Read settings from a TOML file, changed by `key=value` overrides such as plan.rounds=50."""
     return make(read_toml(Path(path)), overrides, str(path))
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise ConfigError(f"cannot read {path}: {problem.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise ConfigError(f"{path} is not valid TOML: {problem}") from None
 
 
 def make(record: dict[str, Any], overrides: Sequence[str] = (), source: str = "settings") -> Config:

