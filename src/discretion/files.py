@@ -1,4 +1,4 @@
-"""Crash-safe files: written in full under another name, flushed to disk, then renamed."""
+"""Files: crash-safe writing (in full under another name, flushed, then renamed), reading, locks."""
 
 import fcntl
 import os
