@@ -11,7 +11,7 @@ from discretion.accounting.accountant import TIGHT, Accountant
 from discretion.arrays import Floats, Ints, distinct
 from discretion.errors import BudgetError, PlanError
 from discretion.jsonfile import dump, parse, record_of
-from discretion.plan.html_table import html_table, span
+from discretion.plan.html_table import html_table, one_line, span
 from discretion.plan.phase import Phase
 from discretion.plan.plan import ADVERSARIES, Accounting, Adversary, NoiseAt, Plan, Randomness
 from discretion.plan.population import Population
@@ -67,8 +67,7 @@ class Certificate:
     spending: Spending
 
     def __repr__(self) -> str:
-        facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
-        return f"<Certificate {self.method}: {facts}>"
+        return one_line(f"Certificate {self.method}:", self._facts())
 
     def _repr_html_(self) -> str:
         who = {f"epsilon, {name}": span(e.min(), e.max()) for name, e in self.epsilon.items()}

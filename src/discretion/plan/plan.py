@@ -17,7 +17,7 @@ from discretion.arrays import Floats, Ints
 from discretion.errors import PlanError
 from discretion.plan.combine import SUM, Combine
 from discretion.plan.grid import ROUNDING, Grid
-from discretion.plan.html_table import html_table
+from discretion.plan.html_table import html_table, one_line
 from discretion.plan.phase import FLAT, Clipping, Phase, Rule, alike, check, whole
 from discretion.plan.selection_rules import READS, Reading
 from discretion.plan.steps import Adjacency, Steps, Unit
@@ -131,8 +131,7 @@ class Plan:
         ]
 
     def __repr__(self) -> str:
-        facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
-        return f"<Plan {self.method}: {facts}>"
+        return one_line(f"Plan {self.method}:", self._facts())
 
     def _repr_html_(self) -> str:
         return html_table(f"Plan: {self.method}", self._facts() | dict(self.parameters))

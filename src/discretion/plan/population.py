@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from discretion.arrays import Floats, Ints, distinct
 from discretion.errors import PopulationError
-from discretion.plan.html_table import html_table, span
+from discretion.plan.html_table import html_table, one_line, span
 
 COLUMNS = ("client", "epsilon", "delta", "size")
 MOST_CLASSES = 8
@@ -91,8 +91,7 @@ class Population:
         return len(self.client)
 
     def __repr__(self) -> str:
-        facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
-        return f"<Population {facts}>"
+        return one_line("Population", self._facts())
 
     def _repr_html_(self) -> str:
         return html_table("Population", self._facts() | {"traits": ", ".join(self.traits) or "none"})

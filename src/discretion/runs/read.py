@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from discretion.errors import InputError, PlanError
 from discretion.files import AnyPath, read_text
 from discretion.jsonfile import AnyRecord, Record, parse
 from discretion.ledger.reader import OnRecord, nothing, read_on
+from discretion.plan.html_table import html_table
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
 from discretion.plan.summary import Treatment, treatment
@@ -74,7 +74,6 @@ class Run:
 
     def _repr_html_(self) -> str:
         rows = {
-            "run": self.name,
             "method": self.plan.method,
             "data": self.about.data,
             "clients": f"{len(self.population):,}",
@@ -82,8 +81,7 @@ class Run:
             "accuracy": f"{self.history.accuracy[-1]:.1%}" if len(self.history.rounds) else "–",
             "largest share of a budget": f"{float(self.certificate.share.max()):.1%}",
         }
-        cells = "".join(f"<tr><th>{k}</th><td>{escape(v)}</td></tr>" for k, v in rows.items())
-        return f"<table>{cells}</table>"
+        return html_table(f"Run: {self.name}", rows)
 
     @property
     def files(self) -> RunFolder:

@@ -129,26 +129,14 @@ def _lstm(name: str, dataset: Dataset) -> nn.Module:
     return _LSTM(dataset.classes)
 
 
-_BUILDERS: dict[str, tuple[Any, ...]] = {  # a function, and its arguments after name and data set
-    "linear": (_mlp,),
-    "mlp": (_mlp, 64),
-    "cnn_small": (_cnn, 16, _unpadded_block, (10, 20), 50),
-    "cnn": (_cnn, 4, padded_block, (32, 64), 512),
-    "cnn_norm": (_cnn, 8, _normalised_block, (32, 64, 128)),
-    "lstm": (_lstm,),
+BUILT_IN: dict[str, tuple[Any, ...]] = {  # a function, and its arguments after name and data set
+    "linear": (_mlp,),  # softmax regression
+    "mlp": (_mlp, 64),  # one hidden layer, for tables and small images
+    "cnn_small": (_cnn, 16, _unpadded_block, (10, 20), 50),  # two 5x5 convolutions
+    "cnn": (_cnn, 4, padded_block, (32, 64), 512),  # McMahan et al.'s two 5x5 convolutions
+    "cnn_norm": (_cnn, 8, _normalised_block, (32, 64, 128)),  # three 3x3 convolutions, for colour images
+    "lstm": (_lstm,),  # next character: embedding of 8, two LSTM layers of 256
 }
-
-
-def names() -> dict[str, str]:
-    """Return the built-in models, each with a line of description."""
-    return {
-        "linear": "softmax regression",
-        "mlp": "one hidden layer of 64, for tables and small images",
-        "cnn_small": "two 5x5 convolutions (10, 20) and 50 hidden units, from 16x16",
-        "cnn": "McMahan et al.'s two 5x5 convolutions (32, 64) and 512 hidden units",
-        "cnn_norm": "three 3x3 convolutions (32, 64, 128), group normalisation; for colour images",
-        "lstm": "next character: embedding of 8, two LSTM layers of 256",
-    }
 
 
 def build(name: str, dataset: Dataset, seed: int) -> nn.Module:
@@ -164,12 +152,12 @@ def build(name: str, dataset: Dataset, seed: int) -> nn.Module:
         torch.default_generator.manual_seed(seed)
         if outside.is_outside(name):
             model = _call_factory(name, dataset)
-        elif name in _BUILDERS:
-            builder, *arguments = _BUILDERS[name]
+        elif name in BUILT_IN:
+            builder, *arguments = BUILT_IN[name]
             model = builder(name, dataset, *arguments)
         else:
             raise ModelError(
-                f"There is no model {name!r}.{nearest(name, _BUILDERS)} Known: {', '.join(_BUILDERS)}, and "
+                f"There is no model {name!r}.{nearest(name, BUILT_IN)} Known: {', '.join(BUILT_IN)}, and "
                 "your own as package.module:factory."
             )
         check(model)
