@@ -69,6 +69,10 @@ BROKEN: dict[str, tuple[Callable[..., Plan], str]] = {
     "promise": (changed(same, promise="server"), "promise server is declared, the plan has clients"),
     "none": (changed(same, unit="none"), "noise_at server is declared"),
     "raw": (changed(same, reads_raw=True), "reads_raw and what the plan reads disagree"),
+    "colluding": (
+        changed(lambda plan: replace(plan, colluding=2)),
+        "by default the plan has colluding 2 and dropout 0.0; expected 1, 0",
+    ),
     "idea": (changed(same, idea=""), "there is no idea"),
     "single": (
         changed(only_many),
@@ -88,6 +92,16 @@ def test_a_method_that_breaks_nothing_passes() -> None:
     check_method(changed(same))
     check_method(changed(same), Population.of([1.0, 2.0, 4.0], 1e-5, 7))
     check_method("fedavg")
+    check_method("dp_fedavg")
+
+
+def undeclared(population: Population, rounds: Rounds, rate: Rate, clip: UpdateClip) -> Plan:
+    """Plan as DP-FedAvg does."""
+    return METHODS["dp_fedavg"].plan(population, rounds, rate, clip)
+
+
+def test_a_function_that_declares_nothing_is_held_to_the_rest_of_the_contract() -> None:
+    check_method(undeclared)
 
 
 def test_no_protection_that_is_declared_but_not_true_is_found() -> None:

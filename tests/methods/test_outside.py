@@ -281,3 +281,9 @@ def test_guards_have_no_way_to_the_loader_but_models_and_data_sets() -> None:
     assert importing == {
         *("outside.py", "methods/__init__.py", "methods/registry.py", "tasks/datasets.py", "tasks/models.py")
     }
+
+
+def test_a_unit_that_does_not_exist_is_refused_where_the_method_is_declared() -> None:
+    facts = {"title": "T", "idea": "I.", "paper": "P", "reads": "nothing", "noise_at": None, "promise": None}
+    with pytest.raises(ConfigError, match="found unit 'person', expected client, record or none"):
+        registry.method(unit="person", **facts)(lambda population: None)  # type: ignore[arg-type, type-var]

@@ -230,6 +230,8 @@ def unpromised(runs: Sequence[Run]) -> list[tuple[str, str]]:
     sharing = f"{shared} of {len(runs)} share one with other runs" if shared else "every run has its own"
     limits = {
         "This is a simulation.": f"{RANDOMNESS['seeded']} Handle the models as if they had no noise.",
+        "One process.": "One process played every party and held all of the clients’ data: against whoever "
+        "ran it nothing is promised.",
         "The test records.": f"Accuracy and loss are computed on {tested(runs)}. Nothing is promised about "
         "those records.",
         "Several runs together.": "Each epsilon is that of one run. Whoever sees the models of several runs "
@@ -254,6 +256,7 @@ def unpromised(runs: Sequence[Run]) -> list[tuple[str, str]]:
     }
     where = {
         "This is a simulation.": any(run.simulated for run in runs),
+        "One process.": any(not run.simulated and run.config.clients.where == "here" for run in runs),
         "Several runs together.": len(runs) > 1 or shared > 0,
         "Secret coins.": any(not run.treatment.public for run in runs),
         "Floating-point noise.": any(run.plan.grid is None for run in runs),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from discretion import outside
 from discretion.arrays import Floats
@@ -61,6 +61,8 @@ class Declaration:
     def __call__(self, plan: Registered) -> Registered:
         """Register a planning function, and return it as it is."""
         own = self.name or plan.__name__
+        if self.unit not in get_args(Protected):
+            raise ConfigError(f"method {own}: found unit {self.unit!r}, expected client, record or none")
         if not plan.__module__.startswith(f"{__package__}."):
             own = f"{plan.__module__}:{own}"
         _registered[plan] = Method(**{**vars(self), "name": own}, plan=plan)

@@ -251,6 +251,11 @@ def it_says_what_it_is(trial: Trial) -> Iterator[Claim]:
         fits = declared == found if method.unit != "none" else declared is None
         yield fits, f"{name} {declared} is declared, the plan has {found}"
     yield method.reads_raw == (plan.reading is not None), "reads_raw and what the plan reads disagree"
+    usual = (plan.colluding, plan.dropout) == (1, 0.0)  # `discretion methods` tells everybody so
+    yield (
+        usual,
+        f"by default the plan has colluding {plan.colluding} and dropout {plan.dropout}; expected 1, 0",
+    )
 
 
 def any_population_can_be_planned_and_trained(trial: Trial) -> Iterator[Claim]:
