@@ -147,10 +147,10 @@ def _over_rounds(plan: Plan, names: Sequence[str], member: Ints, mine: Treatment
     for number, (title, drawing) in enumerate(charts.changing(plan, names, member).items()):
         aside = "" if title.startswith("Chance") else "median client of each class"
         panels.append(Figure(f"figure-round-{number}", drawing, title, aside))
-    time = charts.over_time(plan, member)
-    if charts.varies(time.cohort):
+    cohort = np.array([[phase.expected.sum()] for phase in plan.phases])
+    if charts.varies(cohort):
         title = "Turns in a round" if mine.public else "Clients expected in a round"
-        drawing = charts.by_round(time, time.cohort[:, None], [title], [Style("--ink", "", "solid")], title)
+        drawing = charts.by_round(plan, cohort, [(title, Style("--ink", "", "solid"))], title)
         panels.append(Figure("figure-round-cohort", drawing, title, "all clients together"))
     return panels
 
