@@ -110,5 +110,5 @@ def test_names_cannot_break_out() -> None:
 
 
 def test_stretches_of_rounds_are_level() -> None:
-    found = stretches(np.array([1, 4, 6]), 9, np.array([2.0, np.nan, 3.0]))
+    found = stretches([3, 2, 4], np.array([2.0, np.nan, 3.0]))
     assert found == ([1.0, 3.0, 6.0, 9.0], [2.0, 2.0, 3.0, 3.0])

@@ -16,7 +16,7 @@ from discretion.errors import InputError
 from discretion.methods import METHODS, explain, make_plan
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
-from discretion.report.charts import over_time, some, varies
+from discretion.report.charts import over_time, some, stretches, varies
 from discretion.report.plan_page import write
 
 SETTINGS = {"rounds": 6, "rate": 0.25, "clip": 0.5}
@@ -162,8 +162,11 @@ def test_many_clients_are_picked_evenly() -> None:
 def test_curves_know_what_varies(people: Population) -> None:
     plan = make_plan("spend_as_you_go", people, dict(SETTINGS))
     time = over_time(plan, people.classes()[1])
-    assert time.start.tolist() == [1, 2, 3, 4, 5, 6] and time.last == 6
-    assert varies(time.rate) and varies(time.cohort)
+    rate = time["Chance of taking part"]
+    assert stretches([phase.rounds for phase in plan.phases], rate[:, 0])[0] == [
+        t for t in range(1, 7) for _ in range(2)
+    ]
+    assert varies(rate) and varies(np.array([phase.expected.sum() for phase in plan.phases]))
     assert not varies(np.full((3, 2), np.nan)) and not varies(np.array([1.0, 1.0 + 1e-9]))
 
 

@@ -39,34 +39,18 @@ def class_styles(names: Sequence[str]) -> list[Style]:
     return [Style(f"--order-{k}", SYMBOLS[i % len(SYMBOLS)], "solid") for i, k in enumerate(place)]
 
 
-@dataclass(frozen=True)
-class OverTime:
-    """One value for each stretch of rounds and each budget class; NaN where there is none."""
+def over_time(plan: Plan, member: Ints) -> dict[str, Floats]:
+    """Return, by title, (S, C) values in each phase by the (N,) classes of clients.
 
-    start: Ints  # (S,) first round of each stretch
-    last: int  # round
-    cohort: Floats  # (S,) updates expected in a round
-    rate: Floats  # (S, C) mean chance of taking part
-    clip: Floats  # (S, C) median
-    multiplier: Floats  # (S, C) median
-
-
-def over_time(plan: Plan, member: Ints) -> OverTime:
-    """Return a plan's values by the (N,) classes of its clients; medians of clients with a positive rate."""
+    Clips and multipliers are medians of clients with a positive rate; NaN where a class has none.
+    """
     phases, sizes = plan.phases, np.bincount(member)
-    return OverTime(
-        start=_starts(plan),
-        last=plan.rounds,
-        cohort=np.array([phase.expected.sum() for phase in phases]),
-        rate=np.array([np.bincount(member, phase.expected) / sizes for phase in phases]),
-        clip=np.array([_medians(phase.clip, phase.rate > 0, member) for phase in phases]),
-        multiplier=np.array([_medians(plan.release(phase)[1], phase.rate > 0, member) for phase in phases]),
-    )
-
-
-def _starts(plan: Plan) -> Ints:
-    """Return the (S,) first rounds of phases."""
-    return 1 + np.cumsum([0, *(phase.rounds for phase in plan.phases[:-1])])
+    multipliers = [_medians(plan.release(phase)[1], phase.rate > 0, member) for phase in phases]
+    return {
+        "Chance of taking part": np.array([np.bincount(member, phase.expected) / sizes for phase in phases]),
+        "Clip": np.array([_medians(phase.clip, phase.rate > 0, member) for phase in phases]),
+        "Noise multiplier": np.array(multipliers),
+    }
 
 
 def _medians(column: Floats, taking: NDArray[np.bool_], member: Ints) -> Floats:
@@ -205,7 +189,7 @@ def noise(groups: Sequence[Group]) -> Chart | None:
         plan, population = part.first.plan, part.first.population
         each = [round_noise(phase, population) for phase in plan.phases]
         level = [noise / signal if signal > 0 else math.nan for noise, signal in each]
-        x, y = stretches(_starts(plan), plan.rounds, np.array(level))
+        x, y = stretches([phase.rounds for phase in plan.phases], np.array(level))
         lines.append(Series(part.label, x, y, part.look.bare))
     if not any(varies(np.array(line.y)) for line in lines):
         return None
@@ -214,34 +198,26 @@ def noise(groups: Sequence[Group]) -> Chart | None:
     return Chart(tuple(lines), rounds(last, 10), linear("Noise over signal", 0.0, 1.08 * highest, 6), 270)
 
 
-def stretches(start: Ints, last: int, values: Floats) -> tuple[list[float], list[float]]:
+def stretches(lengths: Sequence[int], values: Floats) -> tuple[list[float], list[float]]:
     """Return the corners of a line that is level in each stretch of rounds; NaN stretches are left out."""
-    ends = np.append(start[1:] - 1, last)
-    known = np.isfinite(values)
-    corners = np.stack([start, ends], axis=1)[known].reshape(-1)
+    ends, known = np.cumsum(lengths), np.isfinite(values)
+    corners = np.stack([ends - lengths + 1, ends], axis=1)[known].reshape(-1)
     return corners.astype(float).tolist(), np.repeat(values[known], 2).tolist()
 
 
 def changing(plan: Plan, names: Sequence[str], member: Ints) -> dict[str, Chart]:
     """Return, by title, what changes from round to round, by the (N,) budget classes of clients."""
-    time, looks = over_time(plan, member), class_styles(names)
-    columns = {"Clip": time.clip, "Noise multiplier": time.multiplier}
-    if not treatment(plan).public:
-        columns = {"Chance of taking part": time.rate} | columns
-    shown = {title: values for title, values in columns.items() if varies(values)}
-    return {title: by_round(time, values, names, looks, title) for title, values in shown.items()}
+    columns, key = over_time(plan, member), class_lines(names)
+    if treatment(plan).public:
+        del columns["Chance of taking part"]
+    return {title: by_round(plan, values, key, title) for title, values in columns.items() if varies(values)}
 
 
-def by_round(
-    time: OverTime, values: Floats, names: Sequence[str], styles: Sequence[Style], title: str
-) -> Chart:
-    """Return (S, C) values over rounds: a line for each class, level in each stretch of rounds."""
-    lines = []
-    for k, (name, look) in enumerate(zip(names, styles, strict=True)):
-        x, y = stretches(time.start, time.last, values[:, k])
-        lines.append(Series(name, x, y, look.bare))
+def by_round(plan: Plan, values: Floats, key: Lines, title: str) -> Chart:
+    """Return (S, C) values over rounds: a line for each class of a legend, level in each phase."""
+    lengths, columns = [phase.rounds for phase in plan.phases], zip(key, values.T, strict=True)
+    lines = [Series(name, *stretches(lengths, column), look) for (name, look), column in columns]
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    y_axis = linear(title, 0.0, 1.08 * high, 5)
-    if 0 < WIDE * low < high:
-        y_axis = logarithmic(title, low, high)
-    return Chart(tuple(lines), rounds(time.last, 6), y_axis, 250)
+    wide = 0 < WIDE * low < high
+    y_axis = logarithmic(title, low, high) if wide else linear(title, 0.0, 1.08 * high, 5)
+    return Chart(tuple(lines), rounds(plan.rounds, 6), y_axis, 250)

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from discretion.accounting import Certificate
 from discretion.arrays import Floats, Ints
@@ -32,6 +33,8 @@ MOST_POINTS = 2000
 WIDE_BUDGETS = 8.0  # what is further apart than this gets a logarithmic axis
 KEPT, BROKEN = ("good", "kept"), ("bad", "broken")
 
+Pool = tuple[str, Style, NDArray[np.bool_]]  # name, style, and (N,) whether a client is in the pool
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -48,15 +51,18 @@ def render(plan: Plan, population: Population, certificate: Certificate, details
     mine, method = treatment(plan), find(plan.method)
     names, member = population.classes()
     drawn, over_rounds = _drawn(population, mine, details), _over_rounds(plan, names, member, mine)
-    by_budget, same = _by_budget(plan, population, mine)
+    pools = _pools(plan)
+    by_budget, same = _by_budget(plan, population, mine, pools)
     shown = {"drawn": drawn, "rounds": over_rounds, "details": details.rounds or details.numbers}
     many, clients = numbers.count(plan.rounds, "round"), numbers.count(len(population), "client")
+    paper = [("warn", "paper mode")] if certificate.accounting == "paper" else []
+    plain = [name.replace("ε inf", "public data").replace("inf", "∞") for name in names]
     return page.render(
         "plan.html",
         f"Plan by {method.title}",
         {name: words for name, words in HEADINGS.items() if shown.get(name, True)},
         anchor="plan",
-        marks=_marks(certificate),
+        marks=[VERDICTS[verdict([certificate])], *paper],
         heading=f"{method.title}: {many} for {clients}",
         lead=f"{method.idea} {statements.protection(certificate)}",
         plan=plan,
@@ -73,20 +79,15 @@ def render(plan: Plan, population: Population, certificate: Certificate, details
         drawn=drawn,
         by_budget=by_budget,
         same=same,
-        pools=_pools(plan),
+        pools=[(name, look) for name, look, _ in pools],
         spending=_spending(certificate, mine.public),
         over_rounds=over_rounds,
-        classes=_classes(_names(names), member, certificate, mine),
-        against=_against(_names(names), member, certificate),
+        classes=_classes(plain, member, certificate, mine),
+        against=_against(plain, member, certificate),
         promised=_promised(certificate),
         observers=[statements.observer(certificate, who).capitalize() for who in ADVERSARIES],
         secret=not mine.public,
     )
-
-
-def _marks(certificate: Certificate) -> list[tuple[str, str]]:
-    paper = [("warn", "paper mode")] if certificate.accounting == "paper" else []
-    return [VERDICTS[verdict([certificate])], *paper]
 
 
 def _turn(mine: Treatment) -> str:
@@ -114,7 +115,9 @@ def _drawn(population: Population, mine: Treatment, details: Details) -> list[Fi
     return [*panels, Figure("figure-selection-ratio", ratio, heading, aside)]
 
 
-def _by_budget(plan: Plan, population: Population, mine: Treatment) -> tuple[list[Figure], list[str]]:
+def _by_budget(
+    plan: Plan, population: Population, mine: Treatment, pools: Sequence[Pool]
+) -> tuple[list[Figure], list[str]]:
     """Return figures of what differs between clients, against budgets, and sentences on what does not."""
     often = "Turns in the whole plan" if mine.public else "Chance of taking part, mean over rounds"
     columns = {
@@ -122,23 +125,29 @@ def _by_budget(plan: Plan, population: Population, mine: Treatment) -> tuple[lis
         "Clip": mine.clip.mean(axis=0),
         "Noise multiplier": mine.multiplier.mean(axis=0),
     }
-    pool, panels, same = _group_of(plan), [], []
-    private = np.isfinite(population.epsilon)
+    panels, same, private = [], [], np.isfinite(population.epsilon)
     for number, (title, column) in enumerate(columns.items()):
         finite = np.where(np.isfinite(column), column, np.nan)
         if private.any() and charts.varies(finite[private]):
-            panels.append(
-                Figure(f"figure-budget-{number}", _by_epsilon(population, finite, title, pool), title)
-            )
+            drawing = _by_epsilon(population, finite, title, pools)
+            panels.append(Figure(f"figure-budget-{number}", drawing, title))
         elif (found := ends(column)) is not None:
             value = "unbounded" if math.isinf(found[0]) else numbers.span(found)
             same.append(f"{title}: {value} for every client.")
     return panels, same
 
 
-def _pools(plan: Plan) -> charts.Lines:
-    pool = _group_of(plan)
-    return [] if pool is None else [(_group_name(k), _group_style(k)) for k in range(len(np.unique(pool)))]
+def _pools(plan: Plan) -> list[Pool]:
+    """Return the pools of a plan that has a few pools which never change; else none."""
+    first = plan.phases[0]
+    same = all(phase.pool is first.pool or np.array_equal(phase.pool, first.pool) for phase in plan.phases)
+    if not same or first.own_pools or not 1 < len(first.noise) <= len(SYMBOLS):
+        return []
+    return [(f"group {k + 1}, summed apart", _dots(k), first.pool == k) for k in np.unique(first.pool)]
+
+
+def _dots(number: int) -> Style:
+    return Style(f"--method-{(number + 1) % 7 + 1}", SYMBOLS[number % len(SYMBOLS)], "none")
 
 
 def _over_rounds(plan: Plan, names: Sequence[str], member: Ints, mine: Treatment) -> list[Figure]:
@@ -147,10 +156,10 @@ def _over_rounds(plan: Plan, names: Sequence[str], member: Ints, mine: Treatment
     for number, (title, drawing) in enumerate(charts.changing(plan, names, member).items()):
         aside = "" if title.startswith("Chance") else "median client of each class"
         panels.append(Figure(f"figure-round-{number}", drawing, title, aside))
-    time = charts.over_time(plan, member)
-    if charts.varies(time.cohort):
+    cohort = np.array([[phase.expected.sum()] for phase in plan.phases])
+    if charts.varies(cohort):
         title = "Turns in a round" if mine.public else "Clients expected in a round"
-        drawing = charts.by_round(time, time.cohort[:, None], [title], [Style("--ink", "", "solid")], title)
+        drawing = charts.by_round(plan, cohort, [(title, Style("--ink", "", "solid"))], title)
         panels.append(Figure("figure-round-cohort", drawing, title, "all clients together"))
     return panels
 
@@ -186,10 +195,6 @@ def _promised(certificate: Certificate) -> list[tuple[str, str]]:
         within = bool((certificate.epsilon[who] <= certificate.budget).all())
         marks.append(KEPT if within else BROKEN if place <= last else ("plain", "not promised"))
     return marks
-
-
-def _names(names: Sequence[str]) -> list[str]:
-    return [name.replace("ε inf", "public data").replace("inf", "∞") for name in names]
 
 
 def write(plan: Plan, population: Population, certificate: Certificate, details: Details, out: Path) -> None:
@@ -241,37 +246,32 @@ def _details_chart(curves: Mapping[str, Floats], title: str) -> Chart:
 
 
 def _by_epsilon(
-    population: Population, values: Floats, title: str, pool: Ints | None = None, level: float | None = None
+    population: Population,
+    values: Floats,
+    title: str,
+    pools: Sequence[Pool] = (),
+    level: float | None = None,
 ) -> Chart:
     """Return (N,) values against budgets: a point for each client, a series for each pool."""
     who = charts.some(population.epsilon, population.size, MOST_POINTS)
     who = who[~np.isnan(values[who])]
-    groups = np.zeros(len(population), dtype=np.int64) if pool is None else pool
-    clouds = []
-    for number, group in enumerate(np.unique(groups[who])):
-        mine = who[groups[who] == group]
-        clouds.append(
-            Series(
-                title if pool is None else _group_name(int(group)),
-                population.epsilon[mine].tolist(),
-                values[mine].tolist(),
-                _group_style(number),
-                "points",
-                labels=[f"client {population.client[i]}" for i in mine],
-            )
-        )
+    everybody = (title, _dots(0), np.ones(len(population), dtype=np.bool_))
+    clouds = [
+        _cloud(population, who[inside[who]], values, name, look)
+        for name, look, inside in pools or [everybody]
+        if inside[who].any()
+    ]
     highest = float(max(values[who].max(initial=0.0), level or 0.0))
     levels = ((level, "--ink"),) if level is not None else ()
     y = linear(title, min(0.0, float(values[who].min(initial=0.0))), 1.08 * highest, 6)
     return Chart(tuple(clouds), _budgets(population.epsilon[who]), y, 270, levels)
 
 
-def _group_name(group: int) -> str:
-    return f"group {group + 1}, summed apart"
-
-
-def _group_style(number: int) -> Style:
-    return Style(f"--method-{(number + 1) % 7 + 1}", SYMBOLS[number % len(SYMBOLS)], "none")
+def _cloud(population: Population, who: Ints, values: Floats, name: str, look: Style) -> Series:
+    """Return a point for each of these clients, at its budget and its one of (N,) values."""
+    labels = [f"client {population.client[i]}" for i in who]
+    budgets = population.epsilon[who].tolist()
+    return Series(name, budgets, values[who].tolist(), look, "points", labels=labels)
 
 
 def selection_chart(population: Population, chance: Floats, title: str) -> Chart:
@@ -279,30 +279,16 @@ def selection_chart(population: Population, chance: Floats, title: str) -> Chart
     who = charts.some(population.epsilon, population.size, MOST_POINTS)
     top = float(chance[who].max(initial=0.0)) or 1.0
     order = np.minimum((chance[who] / top * charts.ORDERS).astype(int), charts.ORDERS - 1) + 1
-    cloud = Series(
-        title,
-        population.epsilon[who].tolist(),
-        population.size[who].astype(float).tolist(),
-        Style("--order-4", "circle", "none"),
-        "points",
-        shown=[
-            f"{100 * mine:.3g} %; {size:,} records"
-            for mine, size in zip(chance[who], population.size[who], strict=True)
-        ],
-        labels=[f"client {population.client[i]}" for i in who],
+    size = population.size.astype(float)
+    cloud = replace(
+        _cloud(population, who, size, title, Style("--order-4", "circle", "none")),
+        shown=[f"{100 * chance[i]:.3g} %; {population.size[i]:,} records" for i in who],
         colours=[f"--order-{k}" for k in order],
     )
-    low, high = float(population.size[who].min()), float(population.size[who].max())
+    low, high = float(size[who].min()), float(size[who].max())
     room = 0.06 * (high - low)
     y = linear("Records", max(0.0, low - room), high + room, 7)
     return Chart((cloud,), _budgets(population.epsilon[who]), y, 400)
-
-
-def _group_of(plan: Plan) -> Ints | None:
-    """Return the (N,) pool of each client, or None unless the plan has a few pools that never change."""
-    first = plan.phases[0]
-    same = all(phase.pool is first.pool or np.array_equal(phase.pool, first.pool) for phase in plan.phases)
-    return first.pool if same and 1 < len(first.noise) <= len(SYMBOLS) and not first.own_pools else None
 
 
 def _budgets(epsilon: Floats) -> Axis:

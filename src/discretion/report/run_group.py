@@ -1,10 +1,10 @@
 """Groups of runs that differ only in the seed: mean and spread over seeds, and what can be compared."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from itertools import cycle, product
 from typing import Any, Literal
 
 import numpy as np
@@ -32,6 +32,7 @@ VERDICTS: dict[Verdict, tuple[str, str]] = {  # kind and words of a mark
 ASIDE = {"seed", *(name for name, role in roles(Config).items() if role != "decides")} - {"after"}
 OPTIONS = "plan.options."
 COLOURS = 7  # --method-1 … in page.css
+DASHES = ("solid", "dashdot", "longdash")  # of the first COLOURS methods, the next, and those after
 SECTIONS = ("data", "population", "model")
 
 
@@ -128,9 +129,7 @@ class Group:
         histories = [run.history for run in self.counted]
         if not histories:
             return MeanCurve(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), 0)
-        rounds = histories[0].rounds
-        for history in histories:
-            rounds = np.intersect1d(rounds, history.rounds)
+        rounds = reduce(np.intersect1d, [history.rounds for history in histories])
         values = np.stack([h.accuracy[np.isin(h.rounds, rounds)] for h in histories])  # (runs, E)
         std = values.std(axis=0, ddof=1) if len(histories) > 1 else np.zeros(len(rounds))
         return MeanCurve(rounds, values.mean(axis=0), std, len(histories))
@@ -223,7 +222,7 @@ def _budget_class(runs: Sequence[Run], k: int) -> BudgetClass:
     mine = [run.classes[1] == k for run in runs]
     pairs = list(zip(runs, mine, strict=True))
     treated = [(run.treatment, who) for run, who in pairs]
-    batches = [(t.batch[:, who]) for t, who in treated if t.batch is not None]
+    batches = [t.batch[:, who] for t, who in treated if t.batch is not None]
     budgets = _ends([run.population.epsilon[who] for run, who in pairs])
     names = {run.classes[0][k] for run in runs}
     return BudgetClass(
@@ -238,10 +237,10 @@ def _budget_class(runs: Sequence[Run], k: int) -> BudgetClass:
         rounds=runs[0].certificate.spending.rounds,
         curve=_spending(runs, k),
         budgets=budgets,
-        rate=None if treated[0][0].public else _known([t.rate[:, who] for t, who in treated]),
-        clip=_known([t.clip[:, who] for t, who in treated]),
-        multiplier=_known([t.multiplier[:, who] for t, who in treated]),
-        batch=_known(batches) if batches else None,
+        rate=None if treated[0][0].public else ends(np.hstack([t.rate[:, who] for t, who in treated])),
+        clip=ends(np.hstack([t.clip[:, who] for t, who in treated])),
+        multiplier=ends(np.hstack([t.multiplier[:, who] for t, who in treated])),
+        batch=ends(np.hstack(batches)) if batches else None,
         turns=_ends([t.turns[who] for t, who in treated]),
         updates=float(np.mean([t.turns[who].sum() for t, who in treated])),
     )
@@ -249,18 +248,11 @@ def _budget_class(runs: Sequence[Run], k: int) -> BudgetClass:
 
 def _spending(runs: Sequence[Run], k: int) -> Floats:
     """Return the largest epsilon over runs; between two points of a curve the later one holds."""
-    grid = runs[0].certificate.spending.rounds
-    curves = []
-    for curve in (run.certificate.spending for run in runs):
-        if k >= len(curve.classes):
-            return np.full(len(grid), np.inf)  # not a certificate of this population: it proves nothing
-        at = np.minimum(np.searchsorted(curve.rounds, grid), len(curve.rounds) - 1)
-        curves.append(curve.epsilon[k, at])
-    return np.asarray(np.max(curves, axis=0))
-
-
-def _known(values: Sequence[Floats]) -> tuple[float, float] | None:
-    return ends(np.concatenate([column.reshape(-1) for column in values]))
+    curves = [run.certificate.spending for run in runs]
+    grid = curves[0].rounds
+    if any(k >= len(curve.classes) for curve in curves):
+        return np.full(len(grid), np.inf)  # not a certificate of this population: it proves nothing
+    return np.asarray(np.max([[curve.after(at)[k] for at in grid] for curve in curves], axis=0))
 
 
 def _ends(values: Sequence[Floats]) -> tuple[float, float]:
@@ -302,53 +294,34 @@ def _same(run: Run) -> str:
 
 def group(runs: Sequence[Run]) -> list[Group]:
     """Return groups of runs: best accuracy first, then unfinished, then incomparable ones."""
-    together: dict[str, list[Run]] = {}
+    together: dict[str, dict[int, Run]] = {}  # runs that differ only in the seed, by seed
     for run in runs:
-        together.setdefault(_same(run), []).append(run)
-    for members in together.values():
-        _refuse_repeats(members)
-    usual = _most([setting(run) for run in runs])
-    promise = _most([promised(run) for run in runs if promised(run) and setting(run) == usual])
-    labels = _labels([members[0] for members in together.values()])
-    groups = [
-        Group(label, tuple(members), _apart(members[0], usual, promise))
-        for label, members in zip(labels, together.values(), strict=True)
-    ]
-    looks = _styles(groups)
-    return sorted((replace(part, look=looks[part.label]) for part in groups), key=_rank)
-
-
-def _styles(groups: Sequence[Group]) -> dict[str, Style]:
-    """Return a style by label. Colours follow the catalogue of methods, not results; no privacy is grey."""
-    known = list(METHODS)
-    order = sorted(
-        groups,
-        key=lambda part: (known.index(part.method) if part.method in known else len(known), part.label),
-    )
-    made: dict[str, Style] = {}
-    private = 0
-    for number, part in enumerate(order):
-        symbol = SYMBOLS[number % len(SYMBOLS)]
-        if part.verdict == "none":
-            made[part.label] = Style("--method-none", symbol, "dash")
-        else:
-            again = private // COLOURS
-            dash = ("solid", "dashdot", "longdash")[again % 3]
-            made[part.label] = Style(f"--method-{private % COLOURS + 1}", symbol, dash)
-            private += 1
-    return made
-
-
-def _refuse_repeats(runs: Sequence[Run]) -> None:
-    seen: dict[int, Run] = {}
-    for run in runs:
-        other = seen.setdefault(run.config.seed, run)
+        other = together.setdefault(_same(run), {}).setdefault(run.config.seed, run)
         if other is not run:
             raise InputError(
                 f"{other.folder} and {run.folder} have the same settings and the same seed "
                 f"{run.config.seed}: counting both would make the spread over seeds look smaller "
                 "than it is. Leave one of them out."
             )
+    members = [tuple(seeds.values()) for seeds in together.values()]
+    usual = _most([setting(run) for run in runs])
+    promise = _most([promised(run) for run in runs if promised(run) and setting(run) == usual])
+    apart = [_differences(setting(first) | promised(first), usual | promise) for first, *_ in members]
+    groups = list(map(Group, _labels([first for first, *_ in members]), members, apart))
+    looks = _styles(groups)
+    return sorted((replace(part, look=looks[part.label]) for part in groups), key=_rank)
+
+
+def _styles(groups: Sequence[Group]) -> dict[str, Style]:
+    """Return a style by label. Colours follow the catalogue of methods, not results; no privacy is grey."""
+    order = {name: place for place, name in enumerate(METHODS)}
+    ordered = sorted(groups, key=lambda part: (order.get(part.method, len(order)), part.label))
+    private = cycle(product(DASHES, range(1, COLOURS + 1)))
+    made = {}
+    for part, symbol in zip(ordered, cycle(SYMBOLS), strict=False):
+        dash, colour = ("dash", "none") if part.verdict == "none" else next(private)
+        made[part.label] = Style(f"--method-{colour}", symbol, dash)
+    return made
 
 
 def _rank(part: Group) -> tuple[bool, bool, float]:
@@ -358,19 +331,12 @@ def _rank(part: Group) -> tuple[bool, bool, float]:
 
 def _most(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the most frequent record; the first of them where several are."""
-    if not records:
-        return {}
-    common = Counter(map(repr, records)).most_common(1)[0][0]
-    return next(record for record in records if repr(record) == common)
-
-
-def _apart(run: Run, usual: Mapping[str, Any], promise: Mapping[str, Any]) -> tuple[str, ...]:
-    mine = promised(run)
-    return _differences(setting(run), usual) + (_differences(mine, promise) if mine else ())
+    return max(records, key=records.count, default={})
 
 
 def _differences(mine: Mapping[str, Any], usual: Mapping[str, Any]) -> tuple[str, ...]:
-    differing = [key for key in usual if mine[key] != usual[key]]
+    """Return why a run is not comparable; what it does not promise is not compared."""
+    differing = [key for key in usual if key in mine and mine[key] != usual[key]]
     shown = [(key, unplaced(mine[key]), unplaced(usual[key])) for key in differing]
     return tuple(
         f"{key} is {this}, not {that}" if this != that else f"{key} differs" for key, this, that in shown
@@ -399,10 +365,9 @@ def class_names(groups: Sequence[Group]) -> list[str]:
     """Return a name for each budget class of comparable groups: a span where their budgets differ."""
     names = []
     for parts in zip(*(part.classes for part in groups), strict=True):
-        low = min(mine.budgets[0] for mine in parts)
-        high = max(mine.budgets[1] for mine in parts)
+        budgets = [budget for mine in parts for budget in mine.budgets]
         same = len({mine.name for mine in parts}) == 1
-        names.append(parts[0].name if same else class_name(low, high))
+        names.append(parts[0].name if same else class_name(min(budgets), max(budgets)))
     return names
 
 

@@ -14,6 +14,7 @@ from discretion.runs.read import Run
 FEW = 3  # methods that are named in the title
 MOST_NAMED = 4  # methods in the first sentence
 ALL_USED = 0.95  # of a budget
+ASIDES = {"none": " without any privacy", "over": " but overspends", "broken": " but is not certified"}
 
 
 def title(groups: Sequence[Group]) -> str:
@@ -88,13 +89,8 @@ def _reached(part: Group) -> str:
 
 
 def _aside(part: Group) -> str:
-    if part.verdict == "none":
-        return " without any privacy"
-    if part.verdict == "over":
-        return " but overspends"
-    if part.verdict == "broken":
-        return " but is not certified"
-    return ", with everyone held to the strictest budget" if part.held_to_strictest else ""
+    strictest = ", with everyone held to the strictest budget" if part.held_to_strictest else ""
+    return ASIDES.get(part.verdict, strictest)
 
 
 def _caution(kept: Sequence[Group]) -> str:

@@ -126,10 +126,8 @@ class Follow:
         if self._run is None:
             try:
                 self._run = read_run(self._folder.path)
-                self._problem = ""
             except (DiscretionError, OSError) as problem:
-                self._problem = str(problem)
-                return Seen(self._folder.path, "waiting", self._problem)
+                return Seen(self._folder.path, "waiting", str(problem))
         self._read_history(self._run.plan.rounds)
         self._read_answers()
         return self._seen(self._run)
@@ -139,7 +137,8 @@ class Follow:
         self._read_ledger(run, finished and alive)
         pace, left = self._pace(run.plan.rounds, alive and not finished and not run.secret)
         rounds = sorted(self._evaluated)
-        status: Status = "running" if alive else "stopped" if self._begun() else "ready"
+        begun = self._done > 0 or (self._record and self._record.reserved)
+        status: Status = "running" if alive else "stopped" if begun else "ready"
         return Seen(
             folder=self._folder.path,
             status="finished" if finished else status,
@@ -193,9 +192,6 @@ class Follow:
         known = self._record or nothing(len(run.population))
         found = read_on(self._folder.ledger(run.config), run.about.id, known, wait=0.0)
         self._record = found or self._record
-
-    def _begun(self) -> bool:
-        return self._done > 0 or bool(self._record and self._record.reserved)
 
     def _alive(self) -> bool:
         held = is_locked(self._folder.lock)
