@@ -168,11 +168,7 @@ def natural(owner: Ints, minimum: int = 1) -> Partition:
 
 
 KINDS: dict[str, Callable[..., Partition]] = {
-    "iid": iid,
-    "dirichlet": dirichlet,
-    "shards": shards,
-    "mostly_sorted": mostly_sorted,
-    "natural": natural,
+    kind.__name__: kind for kind in (iid, dirichlet, shards, mostly_sorted, natural)
 }
 
 
