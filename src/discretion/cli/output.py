@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
@@ -87,12 +87,10 @@ def span(values: Floats) -> str:
     return f"{low:.4g}" if math.isclose(low, high, rel_tol=1e-3) else f"{low:.3g}–{high:.3g}"
 
 
-def show_certificate(plan: Plan, population: Population, certificate: Certificate) -> None:
-    """Print what the plan costs each budget class, against whom, and what is promised."""
-    out.print(certificate_table(plan, population, certificate))
-    if table := adversaries_table(population, certificate):
-        out.print(table)
-    out.print(statement(certificate))
+def certificate_text(plan: Plan, population: Population, certificate: Certificate) -> Group:
+    """Return what the plan costs each budget class, against whom, and what is promised."""
+    tables = [certificate_table(plan, population, certificate), adversaries_table(population, certificate)]
+    return Group(*filter(None, tables), statement(certificate))
 
 
 def certificate_table(plan: Plan, population: Population, certificate: Certificate) -> Table:

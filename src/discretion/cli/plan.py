@@ -96,15 +96,12 @@ def plan(
     if plot or plot_out:
         plot_out = plot_out or (out.parent if out else Path()) / f"{method.replace(':', '.')}-plan.html"
         plan_page.write(made, clients, certificate, details, plot_out)
-    if json_:
-        record = output.certificate_record(made, certificate)
-        figures = str(plot_out) if plot_out else None
-        return output.print_json(record | {"details": details.to_record(), "plot": figures})
-    output.show_certificate(made, clients, certificate)
-    if out:
-        output.say(f"Wrote {out}. Next: discretion check {out} {people}")
-    if plot_out:
-        output.say(output.wrote(plot_out))
+    record = output.certificate_record(made, certificate)
+    record |= {"details": details.to_record(), "plot": str(plot_out) if plot_out else None}
+    notes = [f"Wrote {out}. Next: discretion check {out} {people}"] if out else []
+    notes += [output.wrote(plot_out)] if plot_out else []
+    shown = output.certificate_text(made, clients, certificate)
+    output.answer(json_, record, shown, note="\n".join(notes))
 
 
 def _advise(settings: config.Config, clients: Population, as_json: bool) -> None:
@@ -155,10 +152,8 @@ def check(
         raise InputError(f"to check {target}, give the population, too: discretion check PLAN POPULATION")
     made = run.plan if run else Plan.from_json(read_text(target))
     certificate = certify(made, clients, ACCOUNTANTS[accountant])
-    if json_:
-        output.print_json(output.certificate_record(made, certificate))
-    else:
-        output.show_certificate(made, clients, certificate)
+    shown = output.certificate_text(made, clients, certificate)
+    output.answer(json_, output.certificate_record(made, certificate), shown)
     if run:
         run.certificate.require(made, accept_no_privacy=True)
     certificate.require(made)
