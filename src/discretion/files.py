@@ -1,6 +1,7 @@
 """Files: crash-safe writing (in full under another name, flushed, then renamed), reading, locks."""
 
 import fcntl
+import hashlib
 import os
 import shutil
 import tomllib
@@ -32,6 +33,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path}: {problem.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise ConfigError(f"{path} is not valid TOML: {problem}") from None
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 digest of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_safely(path: Path, content: bytes) -> None:

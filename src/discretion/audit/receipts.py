@@ -4,7 +4,6 @@ Signed are the bytes of "discretion receipt 2" and a line feed, then the receipt
 without spaces and in ASCII, infinities as "inf". The signature is Ed25519, by an operator's key.
 """
 
-import hashlib
 import json
 import math
 import re
@@ -26,6 +25,7 @@ from discretion.arrays import Floats
 from discretion.audit import statements
 from discretion.clients.messages import public_bytes
 from discretion.errors import InputError, LedgerError, MessageError, PlanError, nearest
+from discretion.files import sha256
 from discretion.jsonfile import Record, dump, parse
 from discretion.ledger.reader import LedgerReader
 from discretion.methods import METHODS
@@ -148,7 +148,8 @@ def canonical(receipt: Receipt) -> bytes:
 
 def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
     at, certificate = run.population.client.index(client), run.certificate
-    shown = _points(len(account.after))
+    done = len(account.after)
+    shown = np.linspace(0, done - 1, min(done, MOST_POINTS)).round().astype(int)  # with the last, from 0
     return Receipt(
         format="discretion-receipt/2",
         made=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -171,8 +172,8 @@ def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
         finished=run.finished,
         planned=float(certificate.spent[at]),
         against={who: float(values[at]) for who, values in certificate.epsilon.items()},
-        rounds=[t + 1 for t in shown],
-        spending=[float(account.after[t]) for t in shown],
+        rounds=(shown + 1).tolist(),
+        spending=account.after[shown].tolist(),
         refused=list(account.refused),
         spent=float(account.after[-1]) if len(account.after) else 0.0,
         other_runs=account.others,
@@ -184,8 +185,8 @@ def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
         digests=Digests(
             plan=run.plan.digest(),
             population=run.population.digest(),
-            certificate_file=_sha256(run.files.certificate),
-            config_file=_sha256(run.files.config),
+            certificate_file=sha256(run.files.certificate),
+            config_file=sha256(run.files.config),
         ),
     )
 
@@ -214,15 +215,6 @@ def _account(run: Run, client: str) -> ReceiptAccount:
     life = max(float(Pld().epsilon(total, np.array([delta]))[0]), float(after.max(initial=0.0)))
     mine = tuple(refused.get(run.about.id, []))
     return ReceiptAccount(rule, after, mine, len(refused.keys() - {run.about.id}), life, max(budget, 0.0))
-
-
-def _points(rounds: int) -> list[int]:
-    """Return the rounds to show, counted from 0: all, or `MOST_POINTS` of them with the last."""
-    return sorted({int(t) for t in np.linspace(0, rounds - 1, min(rounds, MOST_POINTS)).round()})
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def to_json(signed: Signed) -> str:

@@ -20,7 +20,7 @@ from discretion.errors import LedgerError, PlanError
 from discretion.ledger.entries import Accounts
 from discretion.ledger.reader import DAMAGED, LedgerReader
 from discretion.plan.plan import ADVERSARIES
-from discretion.plan.steps import Steps
+from discretion.plan.steps import COLUMNS, Steps
 from discretion.runs.build import load_data, parameters_of
 from discretion.runs.folder import read_checkpoint
 from discretion.runs.prepare import build_task
@@ -202,8 +202,7 @@ def _of_checkpoint(run: Run) -> Finding:
 
 
 def _same(one: Steps, other: Steps) -> bool:
-    pairs = ((getattr(one, name), getattr(other, name)) for name in ("rate", "multiplier", "count"))
-    return all(np.array_equal(a, b) for a, b in pairs)
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in COLUMNS)
 
 
 def _by_class(run: Run, chosen: Ints, again: Floats) -> tuple[Counted, ...]:

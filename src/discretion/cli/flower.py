@@ -99,8 +99,7 @@ def up(
         settings.write_text(trial.replace("clients = 5", f"clients = {clients}"), encoding="utf-8")
         init(settings, folder)
     cluster.up(folder, output.say)
-    if json_:
-        output.print_json({"up": str(folder)})
+    output.answer(json_, {"up": str(folder)})
 
 
 @flower.command()
@@ -115,5 +114,4 @@ def down(
     from discretion.flower import cluster
 
     cluster.down(folder, output.say)
-    if json_:
-        output.print_json({"down": str(folder)})
+    output.answer(json_, {"down": str(folder)})

@@ -10,7 +10,7 @@ from typer import Argument, Option
 from discretion.cli import Json, Override, output
 from discretion.clients.messages import write_key
 from discretion.errors import InputError
-from discretion.guard.policy import new_policy
+from discretion.guard import policy as policies
 from discretion.runs import config
 from discretion.runs.build import divide, fitted, load_data, plan_of
 from discretion.runs.prepare import build_task
@@ -30,7 +30,6 @@ def guard(
 
     Examples: `discretion guard GUARD.toml`, `discretion guard GUARD.toml --show` (digests of the models)
     """
-    from discretion.guard import policy as policies
     from discretion.guard import serve
     from discretion.guard.data import own_records
     from discretion.tasks import models
@@ -95,7 +94,7 @@ def write_guards(wanted: config.Config, out: Path) -> tuple[str, ...]:
         home = out / name
         home.mkdir()
         (home / "records.txt").write_text("\n".join(map(str, holdings.of(i).tolist())) + "\n")
-        policy = new_policy(
+        policy = policies.new_policy(
             plan,
             task.population,
             i,

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 from rich.console import Group, RenderableType
@@ -30,13 +29,13 @@ def protection(method: Method) -> str:
     return statements.method_protection(method.unit, method.noise_at, method.promise, method.reads_raw)
 
 
-def methods_list(methods: Sequence[Method]) -> RenderableType:
-    """Return a list of the methods, in which those of one paper stand together."""
+def methods_list() -> RenderableType:
+    """Return a list of all methods, in which those of one paper stand together."""
     parts: list[RenderableType] = []
-    width = max(len(method.name) for method in methods)
-    for paper in dict.fromkeys(method.paper for method in methods):
+    width = max(map(len, METHODS))
+    for paper in dict.fromkeys(method.paper for method in METHODS.values()):
         grid = Table.grid(Column(width=width), "", padding=(0, 2))
-        for method in (method for method in methods if method.paper == paper):
+        for method in (method for method in METHODS.values() if method.paper == paper):
             facts = f"{protection(method)} Decides by {method.reads}."
             grid.add_row(f"[bold]{method.name}[/]", f"{escape(method.idea)}\n[dim]{escape(facts)}[/]")
         parts += [Text(paper, style="underline"), Padding(grid, (0, 0, 1, 2))]
@@ -110,7 +109,7 @@ def methods(
     Examples: `discretion methods`, `discretion methods NAME --json`
     """
     chosen = [find(name)] if name else list(METHODS.values())
-    shown = method_text(chosen[0]) if name else methods_list(chosen)
+    shown = method_text(chosen[0]) if name else methods_list()
     output.answer(json_, {"methods": [method_record(method) for method in chosen]}, shown)
 
 

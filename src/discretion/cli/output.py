@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
@@ -17,8 +17,6 @@ from discretion.accounting import Certificate
 from discretion.arrays import Floats
 from discretion.audit import statements
 from discretion.jsonfile import dump
-from discretion.methods.papers import RUNS, Comparison
-from discretion.plan.advice import LIMITS, Option
 from discretion.plan.plan import ADVERSARIES, Plan
 from discretion.plan.population import Population
 from discretion.plan.summary import Treatment, ends, treatment
@@ -32,7 +30,6 @@ err = Console(stderr=True, highlight=False, emoji=False)
 UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, format (bidirectional too), surrogates, separators
 FEW_CLASSES = 4  # get a column each
 HOLDS = {True: "[green]yes[/]", False: "[bold red]no[/]", None: "[yellow]unknown[/]"}
-PROMISES = {"kept": "[green]kept[/]", "broken": "[bold red]broken[/]", "unproven": "[yellow]unproven[/]"}
 VERDICTS = {
     "within": "[green]kept[/]",
     "over": "[bold red]broken[/]",
@@ -87,12 +84,10 @@ def span(values: Floats) -> str:
     return f"{low:.4g}" if math.isclose(low, high, rel_tol=1e-3) else f"{low:.3g}–{high:.3g}"
 
 
-def show_certificate(plan: Plan, population: Population, certificate: Certificate) -> None:
-    """Print what the plan costs each budget class, against whom, and what is promised."""
-    out.print(certificate_table(plan, population, certificate))
-    if table := adversaries_table(population, certificate):
-        out.print(table)
-    out.print(statement(certificate))
+def certificate_text(plan: Plan, population: Population, certificate: Certificate) -> Group:
+    """Return what the plan costs each budget class, against whom, and what is promised."""
+    tables = [certificate_table(plan, population, certificate), adversaries_table(population, certificate)]
+    return Group(*filter(None, tables), statement(certificate))
 
 
 def certificate_table(plan: Plan, population: Population, certificate: Certificate) -> Table:
@@ -220,52 +215,6 @@ def fail(message: str, code: int) -> NoReturn:
         err.print("[bold red]discretion:[/] ", end="")
         say(message)
     sys.exit(code)
-
-
-def show_advice(found: Sequence[Option], chosen: Option | None, rate: float, rounds: int) -> None:
-    """Print a row for each rate: noise over signal of the mean update, of one round and of whole runs."""
-    counts = sorted({option.rounds for option in found})
-    table = Table(
-        *right("rate", "updates a round", "one round", *(f"run of {count}" for count in counts)),
-        title="noise over signal, in one coordinate of the mean update",
-        title_justify="left",
-    )
-    for each in sorted({option.rate for option in found}):
-        runs = {option.rounds: option for option in found if option.rate == each}
-        usual = runs.get(rounds)
-        one = (f"{usual.updates:,.1f}", f"{usual.noise:.3g}") if usual else ("–", "–")
-        whole = [f"{runs[count].noise_of_run:.3g}" if count in runs else "–" for count in counts]
-        table.add_row(f"{each:.3g}", *one, *whole, style="bold" if each == rate else None)
-    out.print(table)
-    if chosen:
-        asked = next((o.noise_of_run for o in found if (o.rate, o.rounds) == (rate, rounds)), math.nan)
-        out.print(
-            f"Every row keeps every budget. At {rounds} rounds, a mean rate of {chosen.rate:.3g} is near the "
-            f"least noise there is: {chosen.noise_of_run / asked:.0%} of that at {rate:.3g}, for "
-            f"{chosen.rate / rate:.3g} times the updates.",
-            soft_wrap=True,
-        )
-    else:
-        out.print("There is no noise in these plans, or nothing else.")
-    out.print(LIMITS, soft_wrap=True)
-
-
-def show_papers(rows: Sequence[Comparison]) -> None:
-    """Print a table for each paper: its epsilon, what its noise costs, which noise is enough."""
-    for paper in dict.fromkeys(row.paper for row in rows):
-        first, last = right("promised", "Rényi", "PLD"), right("noise", "needed")
-        table = Table("setting", *first, "", *last, title=paper, title_justify="left")
-        for row in (row for row in rows if row.paper == paper):
-            setting = f"{row.source}: {row.setting}\n[dim]{row.run}[/]"
-            epsilons = [f"{row.epsilon:.3g}", f"{row.epsilon_renyi:.3g}", f"{row.epsilon_pld:.3g}"]
-            if row.run == "fixed number":  # Rényi bounds from above and PLD from below
-                epsilons[1:] = f"≤ {epsilons[1]}", f"≥ {epsilons[2]}"
-            noise = f"{row.multiplier:.3g}", f"{row.needed_pld:.3g}"
-            table.add_row(setting, *epsilons, PROMISES[row.verdict], *noise)
-        out.print(table)
-    noise_needed = "the paper's noise multiplier, and the least that keeps the promise (PLD)"
-    for name, meaning in (RUNS | {"noise, needed": noise_needed}).items():
-        out.print(f"[dim]{name}:[/] {meaning}")
 
 
 def comparison_table(rows: Sequence[Summary]) -> Table:

@@ -1,9 +1,11 @@
 """Commands that plan and prove: `population`, `plan`, `check`."""
 
+import math
 import sys
 from pathlib import Path
 from typing import Annotated
 
+from rich.table import Table
 from typer import Argument, Option
 
 from discretion.accounting import Accountant, Pld, Reference, Renyi, certify
@@ -11,10 +13,10 @@ from discretion.cli import Json, output
 from discretion.errors import InputError
 from discretion.files import read_text
 from discretion.methods import Details, explain
-from discretion.methods.papers import comparison
+from discretion.methods.papers import RUNS, comparison
 from discretion.plan import advice, budgets
 from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.plan.population import COLUMNS, Population
 from discretion.randomness.streams import Purpose, stream
 from discretion.report import plan_page
 from discretion.runs import config
@@ -23,6 +25,7 @@ from discretion.runs.read import read_run
 
 DEFAULTS = config.PlanConfig()
 ACCOUNTANTS: dict[str, Accountant] = {"pld": Pld(), "dp-accounting": Reference(), "renyi": Renyi()}
+PROMISES = {"kept": "[green]kept[/]", "broken": "[bold red]broken[/]", "unproven": "[yellow]unproven[/]"}
 
 
 def population(
@@ -40,8 +43,7 @@ def population(
     epsilon = budgets.draw(mix, clients, stream(seed, Purpose.BUDGETS))
     made = Population.of(epsilon, delta, size)
     if json_:
-        columns = {"epsilon": made.epsilon, "delta": made.delta, "size": made.size}
-        output.print_json({"client": list(made.client)} | {k: v.tolist() for k, v in columns.items()})
+        output.print_json({name: getattr(made, name) for name in COLUMNS})
     else:
         sys.stdout.write(made.to_csv())
 
@@ -96,29 +98,50 @@ def plan(
     if plot or plot_out:
         plot_out = plot_out or (out.parent if out else Path()) / f"{method.replace(':', '.')}-plan.html"
         plan_page.write(made, clients, certificate, details, plot_out)
-    if json_:
-        record = output.certificate_record(made, certificate)
-        figures = str(plot_out) if plot_out else None
-        return output.print_json(record | {"details": details.to_record(), "plot": figures})
-    output.show_certificate(made, clients, certificate)
-    if out:
-        output.say(f"Wrote {out}. Next: discretion check {out} {people}")
-    if plot_out:
-        output.say(output.wrote(plot_out))
+    record = output.certificate_record(made, certificate)
+    record |= {"details": details.to_record(), "plot": str(plot_out) if plot_out else None}
+    notes = [f"Wrote {out}. Next: discretion check {out} {people}"] if out else []
+    notes += [output.wrote(plot_out)] if plot_out else []
+    shown = output.certificate_text(made, clients, certificate)
+    output.answer(json_, record, shown, note="\n".join(notes))
 
 
 def _advise(settings: config.Config, clients: Population, as_json: bool) -> None:
+    """Print a row for each rate: noise over signal of the mean update, of one round and of whole runs."""
+
     def make(rate: float, rounds: int) -> Plan:
         chosen = settings.plan.model_copy(update={"rate": rate, "rounds": rounds})
         return plan_of(settings.model_copy(update={"plan": chosen}), clients)
 
-    found = advice.options(make, clients, settings.plan.rate, settings.plan.rounds)
-    chosen = advice.recommended(found, settings.plan.rounds)
+    rate, rounds = settings.plan.rate, settings.plan.rounds
+    found = advice.options(make, clients, rate, rounds)
+    chosen = advice.recommended(found, rounds)
     if as_json:
         rows = [vars(option) for option in found]
-        output.print_json({"options": rows, "recommended": vars(chosen) if chosen else None})
-    else:
-        output.show_advice(found, chosen, settings.plan.rate, settings.plan.rounds)
+        return output.print_json({"options": rows, "recommended": vars(chosen) if chosen else None})
+    counts = sorted({option.rounds for option in found})
+    table = Table(
+        *output.right("rate", "updates a round", "one round", *(f"run of {count}" for count in counts)),
+        title="noise over signal, in one coordinate of the mean update",
+        title_justify="left",
+    )
+    for each in sorted({option.rate for option in found}):
+        runs = {option.rounds: option for option in found if option.rate == each}
+        usual = runs.get(rounds)
+        one = (f"{usual.updates:,.1f}", f"{usual.noise:.3g}") if usual else ("–", "–")
+        whole = [f"{runs[count].noise_of_run:.3g}" if count in runs else "–" for count in counts]
+        table.add_row(f"{each:.3g}", *one, *whole, style="bold" if each == rate else None)
+    said = "There is no noise in these plans, or nothing else."
+    if chosen:
+        asked = next((o.noise_of_run for o in found if (o.rate, o.rounds) == (rate, rounds)), math.nan)
+        said = (
+            f"Every row keeps every budget. At {rounds} rounds, a mean rate of {chosen.rate:.3g} is near the "
+            f"least noise there is: {chosen.noise_of_run / asked:.0%} of that at {rate:.3g}, for "
+            f"{chosen.rate / rate:.3g} times the updates."
+        )
+    output.out.print(table)
+    for sentence in (said, advice.LIMITS):
+        output.out.print(sentence, soft_wrap=True)
 
 
 def check(
@@ -155,19 +178,32 @@ def check(
         raise InputError(f"to check {target}, give the population, too: discretion check PLAN POPULATION")
     made = run.plan if run else Plan.from_json(read_text(target))
     certificate = certify(made, clients, ACCOUNTANTS[accountant])
-    if json_:
-        output.print_json(output.certificate_record(made, certificate))
-    else:
-        output.show_certificate(made, clients, certificate)
+    shown = output.certificate_text(made, clients, certificate)
+    output.answer(json_, output.certificate_record(made, certificate), shown)
     if run:
         run.certificate.require(made, accept_no_privacy=True)
     certificate.require(made)
 
 
 def _show_papers(as_json: bool) -> None:
-    if as_json:
-        rows = [{**vars(row), "ratio": row.ratio, "verdict": row.verdict} for row in comparison()]
-        output.print_json({"papers": rows})
-    else:
+    """Print a table for each paper: its epsilon, what its noise costs, which noise is enough."""
+    if not as_json:
         output.say("Computing what the papers' noise costs: about ten seconds.")
-        output.show_papers(comparison())
+    rows = comparison()
+    if as_json:
+        papers = [{**vars(row), "ratio": row.ratio, "verdict": row.verdict} for row in rows]
+        return output.print_json({"papers": papers})
+    for paper in dict.fromkeys(row.paper for row in rows):
+        first, last = output.right("promised", "Rényi", "PLD"), output.right("noise", "needed")
+        table = Table("setting", *first, "", *last, title=paper, title_justify="left")
+        for row in (row for row in rows if row.paper == paper):
+            setting = f"{row.source}: {row.setting}\n[dim]{row.run}[/]"
+            epsilons = [f"{row.epsilon:.3g}", f"{row.epsilon_renyi:.3g}", f"{row.epsilon_pld:.3g}"]
+            if row.run == "fixed number":  # Rényi bounds from above and PLD from below
+                epsilons[1:] = f"≤ {epsilons[1]}", f"≥ {epsilons[2]}"
+            noise = f"{row.multiplier:.3g}", f"{row.needed_pld:.3g}"
+            table.add_row(setting, *epsilons, PROMISES[row.verdict], *noise)
+        output.out.print(table)
+    noise_needed = "the paper's noise multiplier, and the least that keeps the promise (PLD)"
+    for name, meaning in (RUNS | {"noise, needed": noise_needed}).items():
+        output.out.print(f"[dim]{name}:[/] {meaning}")

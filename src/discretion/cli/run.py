@@ -92,7 +92,7 @@ def run(
 
 def _train(made: Run, as_json: bool, profile: Profile, overrides: list[str]) -> None:
     if not as_json:
-        output.show_certificate(made.plan, made.population, made.certificate)
+        output.out.print(output.certificate_text(made.plan, made.population, made.certificate))
         if (again := made.about.cross_check) and again.kinds:
             counted = f"{again.counted} of {again.kinds} kinds of clients"
             output.say(f"Counted again by {again.accountant}: {counted}.")

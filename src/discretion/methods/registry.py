@@ -29,13 +29,9 @@ class Details:
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def to_record(self) -> dict[str, Any]:
-        """Return the details as JSON values."""
-        rounds = {
-            title: {name: curve.tolist() for name, curve in curves.items()}
-            for title, curves in self.rounds.items()
-        }
-        chance = None if self.chance is None else self.chance.tolist()
-        return {"rounds": rounds, "chance": chance, "numbers": dict(self.numbers)}
+        """Return the details as `jsonfile.dump` takes them."""
+        rounds = {title: dict(curves) for title, curves in self.rounds.items()}
+        return {"rounds": rounds, "chance": self.chance, "numbers": dict(self.numbers)}
 
 
 @dataclass(frozen=True, kw_only=True)

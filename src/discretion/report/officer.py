@@ -1,6 +1,5 @@
 """Content of the data-protection officer's tab: promises, limits, and how to verify them."""
 
-import hashlib
 import math
 import os
 import shlex
@@ -11,6 +10,7 @@ import numpy as np
 
 from discretion.accounting import Certificate
 from discretion.audit import statements
+from discretion.files import sha256
 from discretion.plan.plan import ADVERSARIES, Adversary
 from discretion.report import numbers
 from discretion.report.run_group import BudgetClass, Group
@@ -124,7 +124,7 @@ def verifiable(runs: Sequence[Run], out: Path) -> tuple[str, str]:
     places = [Path(os.path.relpath(run.folder.resolve(), out.resolve().parent)).as_posix() for run in runs]
     commands = "\n".join(f"discretion verify {shlex.quote(place)}" for place in places)
     digests = "\n".join(  # of the files that never change once a run is made
-        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {place}/{file.name}"
+        f"{sha256(file)}  {place}/{file.name}"
         for run, place in zip(runs, places, strict=True)
         for file in (run.files.config, run.files.population, run.files.plan, run.files.certificate)
     )

@@ -1,7 +1,6 @@
 """Files of data sets: their sources, and the cache that has all files of a data set, verified, or none."""
 
 import gzip
-import hashlib
 import importlib.util
 import json
 import os
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from discretion.errors import DataError
-from discretion.files import write_safely
+from discretion.files import sha256, write_safely
 from discretion.tasks.catalogue import FACTS
 from discretion.tasks.readers import CONVERSIONS
 
@@ -248,12 +247,12 @@ def _verified_source(folder: Path, recipe: Recipe) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         source, seen = "files put there by hand", {}
     fresh = False
-    for name, (size, sha256) in recipe.files.items():
+    for name, (size, digest) in recipe.files.items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != size:
             return None
-        if seen.get(name) != [path.stat().st_mtime_ns, sha256]:
-            if _sha256(path) != sha256:
+        if seen.get(name) != [path.stat().st_mtime_ns, digest]:
+            if sha256(path) != digest:
                 return None
             fresh = True
     if fresh:
@@ -266,11 +265,6 @@ def _write_stamp(folder: Path, recipe: Recipe, source: str) -> None:
     files = {name: [(folder / name).stat().st_mtime_ns, fixed[1]] for name, fixed in recipe.files.items()}
     text = json.dumps({"source": source, "files": files}, indent=1)
     write_safely(folder / _STAMP, f"{text}\n".encode())
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _work_folder(name: str) -> tempfile.TemporaryDirectory[str]:
@@ -301,15 +295,15 @@ def _install(work: Path, recipe: Recipe, source: str, folder: Path) -> None:
         raise Unavailable(str(bad)) from None
     ready = work / ".ready"
     ready.mkdir()
-    for name, (_, sha256) in recipe.files.items():
-        hashes = {_sha256(path): path for path in sorted(work.rglob(name)) if path.is_file()}
+    for name, (_, digest) in recipe.files.items():
+        hashes = {sha256(path): path for path in sorted(work.rglob(name)) if path.is_file()}
         if not hashes:
             raise Unavailable(f"{name} is missing")
-        if sha256 not in hashes:
+        if digest not in hashes:
             raise Unavailable(
-                f"{name} is not the published file: sha256 {min(hashes)[:12]}..., expected {sha256[:12]}..."
+                f"{name} is not the published file: sha256 {min(hashes)[:12]}..., expected {digest[:12]}..."
             )
-        hashes[sha256].rename(ready / name)
+        hashes[digest].rename(ready / name)
     _write_stamp(ready, recipe, source)
     try:
         ready.rename(folder)

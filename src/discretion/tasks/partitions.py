@@ -168,11 +168,7 @@ def natural(owner: Ints, minimum: int = 1) -> Partition:
 
 
 KINDS: dict[str, Callable[..., Partition]] = {
-    "iid": iid,
-    "dirichlet": dirichlet,
-    "shards": shards,
-    "mostly_sorted": mostly_sorted,
-    "natural": natural,
+    kind.__name__: kind for kind in (iid, dirichlet, shards, mostly_sorted, natural)
 }
 
 
@@ -210,10 +206,8 @@ def partition(
         return natural(owner, minimum)
     if sizes is None:
         raise DataError(f"{kind}: the size of each client is missing. Use even or varied sizes.")
-    if kind == "iid":
-        return iid(labels, sizes, rng)
-    option = {"dirichlet": alpha, "shards": shards_per_client, "mostly_sorted": iid_percent}[kind]
-    return KINDS[kind](labels, sizes, rng, option)
+    options = {"dirichlet": (alpha,), "shards": (shards_per_client,), "mostly_sorted": (iid_percent,)}
+    return KINDS[kind](labels, sizes, rng, *options.get(kind, ()))
 
 
 def _count(labels: Ints) -> int:
