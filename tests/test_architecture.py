@@ -47,10 +47,13 @@ def imported(path: Path) -> set[str]:
     """Return the folders and leaves of this package that a file imports."""
     names = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "discretion":
+        if isinstance(node, ast.ImportFrom) and node.level:
+            names.append("discretion.a relative import")
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "discretion":
             names += [node.module] if "." in node.module else [f"discretion.{a.name}" for a in node.names]
         elif isinstance(node, ast.Import):
-            names += [a.name for a in node.names if a.name.startswith("discretion.")]
+            own = [a.name for a in node.names if a.name.split(".")[0] == "discretion"]
+            names += [name if "." in name else "discretion.the whole package" for name in own]
     return {name.split(".")[1] for name in names}
 
 

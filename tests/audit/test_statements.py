@@ -39,12 +39,16 @@ TELLING = re.compile(
     r"|whoever (sees|knows)|(sees|see) (sums|each|every)|sums only"
     r"|with(out)? a secure sum|needs a secure sum|nothing is (promised|proved)|promises? nothing"
     r"|from a seed|floating.point|rounded to a grid|drawn exactly|chacha20|(remove|take) the noise"
-    r"|secret coin for|drawn in secret|(holds?|promised) against the server",
+    r"|secret coin|drawn in secret|(holds?|promised) against the server"
+    r"|protects? (clients?|records?|everybody|everyone)?\s*(from|against)"
+    r"|(never|cannot) (sees?|learns?|tell)|is secret,? and",
     re.IGNORECASE,
 )
 # below `audit` in the import order, where what is worded is no promise of a plan
 ELSEWHERE = {
     "guard/checks.py": "why a client's own guard refuses an order",
+    "methods/papers/charges.py": "what a paper's formula assumes",
+    "plan/steps.py": "why steps are refused",
     "runs/config.py": "what a setting does",
 }
 NOISE: tuple[NoiseAt, ...] = get_args(NoiseAt)

@@ -104,6 +104,28 @@ def test_a_function_that_declares_nothing_is_held_to_the_rest_of_the_contract() 
     check_method(undeclared)
 
 
+@method(**FACTS)
+def deaf(population: Population, rounds: Rounds, rate: Rate, clip: UpdateClip) -> Plan:
+    return METHODS["dp_fedavg"].plan(population, rounds, rate, 1.0)
+
+
+@method(**FACTS)
+def careless(population: Population, rounds: Rounds, rate: Rate, clip: UpdateClip) -> Plan:
+    return noise(1.0 if rounds < 20 else 0.5)(METHODS["dp_fedavg"].plan(population, rounds, rate, clip))
+
+
+def test_parameters_count_and_other_settings_keep_budgets_too() -> None:
+    with pytest.raises(AssertionError, match="the plan does not depend on clip"):
+        check_method(deaf)
+    with pytest.raises(AssertionError, match="with another rounds a client spends more than its budget"):
+        check_method(careless)
+
+
+def test_an_error_of_the_method_itself_names_the_clause() -> None:
+    with pytest.raises(AssertionError, match="plan: .*: ZeroDivisionError: integer division"):
+        check_method(changed(lambda plan: replace(plan, colluding=1 // 0)))
+
+
 def test_no_protection_that_is_declared_but_not_true_is_found() -> None:
     plan = changed(same, unit="none", noise_at=None, promise=None)
     with pytest.raises(AssertionError, match=re.escape("epsilon is finite, but no protection is declared")):

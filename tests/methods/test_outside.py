@@ -10,15 +10,19 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pytest
+from annotated_types import Interval
+from pydantic import conint
 
 from discretion import make_plan, methods, outside
 from discretion.accounting import certify
 from discretion.clients.remote import RemoteClients
 from discretion.errors import ConfigError, DataError, DiscretionError
 from discretion.methods import METHODS, find, registry
+from discretion.methods.parameters import MethodParameter
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
 from discretion.runs import config
@@ -171,7 +175,7 @@ def test_what_cannot_be_a_method_is_refused(folder: Path) -> None:
         "others:nothing": "has no attribute 'nothing'",
         "others:THING": "others:THING is a int; expected a function",
         "others:untyped": "parameter rounds has no type",
-        "others:number": "others:number returned a int; expected a discretion.Plan",
+        "others:number": "others:number returned 3; expected a discretion.Plan",
     }.items():
         with pytest.raises(ConfigError, match=re.escape(message)):
             make_plan(name, PEOPLE, rounds=3)
@@ -287,3 +291,16 @@ def test_a_unit_that_does_not_exist_is_refused_where_the_method_is_declared() ->
     facts = {"title": "T", "idea": "I.", "paper": "P", "reads": "nothing", "noise_at": None, "promise": None}
     with pytest.raises(ConfigError, match="found unit 'person', expected client, record or none"):
         registry.method(unit="person", **facts)(lambda population: None)  # type: ignore[arg-type, type-var]
+
+
+def test_bounds_of_every_kind_of_annotation_are_worded() -> None:
+    whole, share = conint(ge=1), Annotated[float, Interval(gt=0, le=1)]
+    assert MethodParameter("rounds", whole, 1).expected == "a whole number, at least 1"
+    assert MethodParameter("rate", share, 0.1).expected == "a number, above 0 and at most 1"
+
+
+def test_what_is_no_population_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"found \[1, 2\] as the population; expected a discretion.Population"
+    ):
+        make_plan("dp_fedavg", [1, 2], SETTINGS)  # type: ignore[arg-type]

@@ -6,7 +6,9 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from discretion.accounting import certify
+from discretion.accounting import Pld, certify
+from discretion.accounting.reference import Reference
+from discretion.accounting.renyi import Renyi
 from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
@@ -65,3 +67,8 @@ def test_a_certificate() -> None:
     assert repr(certificate) == f"<Certificate made & <b>: {said}>"
     cells = Cells(certificate._repr_html_()).texts
     assert cells[cells.index("epsilon, server") + 1] == "inf" and cells[-1] == certificate.accountant
+
+
+def test_phases_and_accountants_are_shown_in_one_line() -> None:
+    assert repr(PLAN.phases[0]) == "<Phase rounds 30, clients 3, pools 1>"
+    assert [repr(each) for each in (Pld(), Renyi(), Reference())] == ["Pld()", "Renyi()", "Reference()"]

@@ -45,7 +45,7 @@ def cross_check(plan: Plan, population: Population, certificate: Certificate) ->
 
     Guarantees:
         Raises `BudgetError` if, for a client that is counted, dp-accounting's epsilon exceeds the one that
-        the certificate says is spent by more than `precision`. An infinite one promises nothing.
+        the certificate says is spent by more than `precision`. An infinite epsilon is not checked.
         Epsilons against single adversaries, which are no more than that if promised, are left to `verify`.
         Nothing is counted where a fixed number of clients is sampled: dp-accounting has no tight bound there.
         Rounding that saves time never understates an epsilon, and an excess is reported only if it is there

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TypeVar
 
 import numpy as np
@@ -41,6 +41,7 @@ REMEMBERED = 100_000  # answers kept
 REFERRED = 1e6  # grid points up to which dp-accounting is asked, which takes seconds
 
 
+@dataclass(frozen=True)
 class Pld:
     """The epsilon of composed, sampled Gaussian steps, tight to about 1e-3.
 

@@ -1,6 +1,7 @@
 """Google's dp-accounting as an accountant: slower than `Pld`, and written by others."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +12,7 @@ COARSEST = 1e-3  # spacing of the grid of privacy losses
 STEPS_PER_EPSILON = 5000
 
 
+@dataclass(frozen=True)
 class Reference:
     """Pessimistic privacy loss distributions by dp-accounting; tight to about a thousandth.
 

@@ -1,6 +1,7 @@
 """Rényi accountant (RDP), vectorised over clients: a fast upper bound."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import binom, gammaln
@@ -23,6 +24,7 @@ STEEP = 600.0  # logarithm of a moment from which on it is kept as a logarithm; 
 TOGETHER = 2**18  # array elements that are worked on at once
 
 
+@dataclass(frozen=True)
 class Renyi:
     """Rényi accountant: a fast upper bound on epsilon."""
 

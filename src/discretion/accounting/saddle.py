@@ -36,7 +36,7 @@ class Compositions:
 
     @property
     def tail(self) -> Floats:
-        """(K, 1) probability mass that the grid of a single step may leave out at each end."""
+        """(K, 1) probability that a single step's loss lies beyond either end of its grid."""
         return np.asarray(CUT * self.delta / self.count.sum(axis=1))[:, None]
 
     def releases(self) -> tuple[Floats, Floats]:

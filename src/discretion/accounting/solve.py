@@ -259,7 +259,7 @@ def _answers(
             raise PlanError(hopeless)
         return found
 
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         # epsilon follows the number of digits of delta
         points = np.log(np.stack([columns[0], -np.log(columns[1]), *columns[2:]], axis=1))
     inner = np.flatnonzero(np.isfinite(points).all(axis=1))

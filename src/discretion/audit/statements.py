@@ -47,7 +47,9 @@ GRID = {
     False: "The noise is a Gaussian in floating-point numbers: what the last bits of noise and sums tell "
     "(Mironov 2012) is not proved.",
 }
+TOGETHER = ("here", "flower-sim")  # where one operator's processes are all clients
 ONE_PROCESS = "Where one process plays every party, it draws the clients' noise for them."
+UNSEEN = "Who takes part in which round is secret, and stands nowhere in here."
 COINS: dict[Coming, str] = {
     "public": "drawn in advance, and public",
     "poisson": "a secret coin for each client and round",
@@ -230,8 +232,8 @@ def unpromised(runs: Sequence[Run]) -> list[tuple[str, str]]:
     sharing = f"{shared} of {len(runs)} share one with other runs" if shared else "every run has its own"
     limits = {
         "This is a simulation.": f"{RANDOMNESS['seeded']} Handle the models as if they had no noise.",
-        "One process.": "One process played every party and held all of the clients’ data: against whoever "
-        "ran it nothing is promised.",
+        "One operator.": "Programs of one operator played every party and held all of the clients’ data: "
+        "against that operator nothing is promised.",
         "The test records.": f"Accuracy and loss are computed on {tested(runs)}. Nothing is promised about "
         "those records.",
         "Several runs together.": "Each epsilon is that of one run. Whoever sees the models of several runs "
@@ -256,7 +258,7 @@ def unpromised(runs: Sequence[Run]) -> list[tuple[str, str]]:
     }
     where = {
         "This is a simulation.": any(run.simulated for run in runs),
-        "One process.": any(not run.simulated and run.config.clients.where == "here" for run in runs),
+        "One operator.": any(not run.simulated and run.config.clients.where in TOGETHER for run in runs),
         "Several runs together.": len(runs) > 1 or shared > 0,
         "Secret coins.": any(not run.treatment.public for run in runs),
         "Floating-point noise.": any(run.plan.grid is None for run in runs),

@@ -78,8 +78,9 @@ def verify(
 ) -> Verification:
     """Recount every epsilon of a run, compare its records, and return the findings; write nothing.
 
-    Where clients are of more than 100 kinds, only those that use most of their budgets, by the first
-    accountant, are recounted, unless `every` kind is asked for. With `data` the data set is loaded and
+    Where clients are of more than 100 kinds, only a sample is recounted, unless `every` kind is asked for:
+    those that use most of their budgets, by the certificate and by Rényi accounting, and the worst client of
+    each budget class. With `data` the data set is loaded and
     compared with the one that the run was made from.
     """
     (run,), second = read_runs([run]), second or Reference()

@@ -71,8 +71,9 @@ def verify(
     """Count again what a run promised and spent, by a second accountant, and compare all of its records.
 
     Every entry of the certificate is computed anew, and every row of the ledger made anew from the plan.
-    Epsilons are counted again by google's dp-accounting, from plan and ledger: of each kind of clients, or,
-    where there are more than a hundred, of those that use most of their budgets (all of them with --every).
+    Epsilons are counted again by Google's dp-accounting, from plan and ledger: of each kind of clients, or,
+    where there are more than a hundred, of those that use most of their budgets and of the worst client of
+    each budget class (all of them with --every).
     Exits with 3 where a budget is not kept, with 4 where records contradict each other. `discretion check`
     proves a plan before it is run.
 

@@ -129,9 +129,9 @@ class Accounts:
         return Steps(rate, multiplier, count, *self.kind())
 
     def after_each_round(self, run: str) -> Steps:
-        """Return the steps that the one client of this population paid in a run, a column for each round.
+        """Return what this population's only client has paid after each round of a run.
 
-        Column t holds the first t + 1 rounds, where other steps have a column for each client.
+        Column t of the steps (usually a client) holds the client's first t + 1 rounds.
         """
         account = self.of(run)
         rows = self._read("SELECT phase, refused FROM round WHERE run = ? ORDER BY round", [run])

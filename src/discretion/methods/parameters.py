@@ -82,7 +82,7 @@ class MethodParameter:
             f"{words} {getattr(bound, attribute):g}"
             for bound in self._field.metadata
             for attribute, words in BOUNDS.items()
-            if hasattr(bound, attribute)
+            if getattr(bound, attribute, None) is not None
         ]
         return ", ".join(filter(None, [KINDS.get(kind, str(kind)) if kind else "", " and ".join(bounds)]))
 
@@ -105,6 +105,6 @@ def parameters_of(plan: Callable[..., Any], method: str) -> dict[str, MethodPara
         if each.name not in hints or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
             raise ConfigError(
                 f"{method}: parameter {each} has no type, or is not a single parameter; expected "
-                f"a function of the population and of annotated parameters: {each.name}: float"
+                f"a function of the population and of annotated parameters, such as {each.name}: float"
             )
     return {each.name: MethodParameter(each.name, hints[each.name], each.default) for each in taken}

@@ -30,7 +30,7 @@ def finite(epsilon: Floats, otherwise: float = np.inf) -> Floats:
 def schedule_scale(epsilon: Floats, delta: Floats, kind: Ints, steps_of: Callable[[Ints], Steps]) -> Floats:
     """Return the (N,) factors on the noise multipliers with which each client's schedule costs its budget.
 
-    `steps_of` gives the schedules of the clients of the given numbers. Clients of one kind and delta differ
+    `steps_of` takes client numbers and returns these clients' schedules. Clients of one kind and delta differ
     in their budget only: where there are many budgets, some are solved and the others are interpolated, a
     little on the safe side.
 

@@ -86,6 +86,11 @@ class Method(Declaration):
 
     def make(self, population: Population, given: Mapping[str, Any]) -> Plan:
         """Return the plan for the population; unknown, missing and refused parameters raise ConfigError."""
+        if not isinstance(population, Population):
+            raise ConfigError(
+                f"{self.name}: found {population!r:.60} as the population; expected a "
+                "discretion.Population, such as Population.of([1.0, 3.0])"
+            )
         for name in given:
             if name not in self.parameters:
                 raise ConfigError(
@@ -100,7 +105,7 @@ class Method(Declaration):
                 raise ConfigError(f"{self.name}: {name} is {value!r}; expected {wanted}")
         made = self.plan(population, **given)
         if not isinstance(made, Plan):
-            raise ConfigError(f"{self.name} returned a {type(made).__name__}; expected a discretion.Plan")
+            raise ConfigError(f"{self.name} returned {made!r:.80}; expected a discretion.Plan")
         defaults = {name: each.default for name, each in self.parameters.items()}
         return replace(made, method=self.name, parameters={**defaults, **given})
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from discretion.arrays import Floats, Ints, distinct
 from discretion.errors import PlanError
+from discretion.plan.html_table import one_line
 
 WHOLE = 1e-6  # how far the expected size of a fixed-size sample may be from a whole number
 SMALLEST, LARGEST = 1e-20, 1e20  # clips and noise that floats can carry without underflow or overflow
@@ -84,6 +85,9 @@ class Phase:
             ("several steps need batches", self.batch is not None or self.steps == 1, self.steps),
             ("rounds × turns × steps must be at most 2^40", releases <= MOST_RELEASES, releases),
         ]
+
+    def __repr__(self) -> str:
+        return one_line("Phase", {"rounds": self.rounds, "clients": len(self.rate), "pools": len(self.noise)})
 
     @property
     def own_pools(self) -> bool:

@@ -141,7 +141,10 @@ def _coincide(one: BudgetClass, other: BudgetClass) -> bool:
 
 
 def panels(groups: Sequence[Group]) -> list[Panel]:
-    """Return, for each budget class, the methods whose spending is finite; public data has no budget."""
+    """Return a panel for each budget class, with the methods that spend a finite epsilon on it.
+
+    Public data, which has no budget, gets no panel.
+    """
     private = [part for part in groups if part.verdict in ("within", "over")]
     found = []
     for k, name in enumerate(class_names(private)):

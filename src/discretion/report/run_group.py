@@ -167,7 +167,7 @@ class Group:
 
     @cached_property
     def held_to_strictest(self) -> bool:
-        """Whether no client spends more than the strictest budget, though some may."""
+        """Whether every client is held to the strictest budget, although other clients allow more."""
         strictest = min(float(run.population.epsilon.min()) for run in self.runs)
         most = max(float(run.certificate.spent.max()) for run in self.runs)
         return most <= strictest < max(part.budget for part in self.classes)

@@ -113,9 +113,9 @@ def _down(axis: Axis, value: float) -> str:
 
 
 def ticks(axis: Axis, kind: str, side: str) -> list[tuple[str, str, str]]:
-    """Return the words beside an axis, each after its classes of page.css and its place as a style.
+    """Return an axis's labels as (CSS classes, position as a CSS style, text).
 
-    Where there is little room every second one is left out; of names only where they are long.
+    Every second label has the class `odd`, which page.css hides where room is short; short names never have.
     """
     few = axis.named and sum(len(words) for _, words in axis.ticks) <= SHORT
     return [

@@ -112,6 +112,19 @@ def planning_twice_gives_the_same_plan(trial: Trial) -> Iterator[Claim]:
     yield complete, "the plan lacks some of the method's parameters"
 
 
+def every_shared_parameter_counts(trial: Trial) -> Iterator[Claim]:
+    for name, value in trial.given.items():
+        if name in SETTINGS:
+            other = trial.method.make(
+                trial.population, {**trial.given, name: value / 2 if name != "rounds" else 24}
+            )
+            plain = [replace(plan, parameters={}).digest() for plan in (trial.plan, other)]
+            yield plain[0] != plain[1], f"the plan does not depend on {name}"
+            if trial.protects:
+                over = certify(other, trial.population).overspent
+                yield not len(over), f"with another {name} a client spends more than its budget"
+
+
 def the_plan_survives_json(trial: Trial) -> Iterator[Claim]:
     again = Plan.from_json(trial.plan.to_json())
     same = again.to_json() == trial.plan.to_json() and again.digest() == trial.plan.digest()
@@ -291,6 +304,7 @@ CLAUSES: dict[str, Clause] = {
         many_rounds_cost_what_single_rounds_cost,
         zero_updates_come_out_as_the_planned_noise,
         a_resumed_run_ends_with_the_same_model_and_the_certified_cost,
+        every_shared_parameter_counts,
         any_population_can_be_planned_and_trained,
     )
 }
@@ -315,8 +329,11 @@ def check(trial: Trial, name: str) -> None:
     try:
         for holds, sentence in CLAUSES[name](trial):
             trial.require(holds, sentence)
-    except DiscretionError as error:
-        raise AssertionError(f"{trial.method.name}: {name.replace('_', ' ')}: {error}") from error
+    except AssertionError:
+        raise
+    except Exception as error:  # of the method's own code, too
+        kind = "" if isinstance(error, DiscretionError) else f"{type(error).__name__}: "
+        raise AssertionError(f"{trial.method.name}: {name.replace('_', ' ')}: {kind}{error}") from error
 
 
 def check_method(

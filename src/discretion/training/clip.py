@@ -28,7 +28,7 @@ def layers_of(lengths: tuple[int, ...], size: int) -> list[slice]:
 
 
 def owners(lengths: Sequence[int], layers: Sequence[slice]) -> list[int] | None:
-    """Return the layer that each tensor of these lengths is clipped with; None if a layer splits a tensor."""
+    """Return the number of the layer that holds each tensor, by its length; None if a layer splits one."""
     ends = np.cumsum(lengths)
     owner: list[int] = np.searchsorted([part.stop for part in layers], ends).tolist()
     return owner if {part.stop for part in layers} <= set(ends.tolist()) else None

@@ -90,7 +90,7 @@ def release(
         Pools in which no client can take part release nothing.
         Where each client has a pool of its own and pools are only added up, only their (1, d) weighted sum is
         computed, with the noise of all pools together.
-        Each update moves the sum of the bits by 1/2.
+        Under adaptive clipping each update adds +1/2 or -1/2 (within its clip or not) to a noisy sum of bits.
     """
     with (profile or Profile())("clip"):
         sums, within, shares = clipped_sums(plan, phase, scale, updates, asked, size, own_noise, count)

@@ -49,8 +49,8 @@ def mean_model(average: float, mean: Vector, model: Vector, round_: int) -> Vect
     """Return (d,) the average of the models after `round_` rounds; empty without averaging.
 
     Guarantees:
-        The weights of the models sum to 1, and each is `average` times that of the next: the model that
-        training started from has none.
+        The weights of the models sum to 1, and each is `average` times that of the next. The model that
+        training started from does not count.
     """
     if average == 0:
         return NONE
