@@ -23,7 +23,7 @@ from discretion.errors import InputError, LedgerError, MessageError, PlanError
 from discretion.ledger.ledger import Ledger
 from discretion.report.receipt_page import render
 from discretion.runs.read import read_run
-from support.run_folders import trained
+from support.run_folders import seal, trained
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +220,7 @@ def test_a_receipt_in_mid_run_and_later(run: Path) -> None:
     with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
         db.execute("DELETE FROM round WHERE round > 3")
     (run / "model.safetensors").unlink()
+    seal(run)
     early = receipts.issue(run, "c4", KEY)
     assert early.receipt.rounds == [1, 2, 3] and not early.receipt.finished
     assert receipts.differences(early, whole) == []
@@ -261,6 +262,7 @@ def test_nothing_is_vouched_for_without_proof(run: Path) -> None:
     (run / "elsewhere.sqlite").rename(run / "ledger.sqlite")
     text = (run / "certificate.json").read_text()
     (run / "certificate.json").write_text(text.replace(json.loads(text)["plan"], "0" * 64))
+    seal(run)
     with pytest.raises(PlanError, match="nothing to vouch for"):
         receipts.issue(run, "c4", KEY)
 
