@@ -97,10 +97,15 @@ def read(text: str | bytes, kind: TypeAdapter[Value]) -> Value:
 def loads(text: str | bytes) -> Any:
     """Return what a JSON text in UTF-8 says; raise `ValueError` for anything that is not exactly JSON."""
     try:
-        text = text.decode("utf-8") if isinstance(text, bytes) else text
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_float)
+        text = text.decode() if isinstance(text, bytes) else text
+        found = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_float)
+        spelled_out = json.dumps(found, ensure_ascii=False) if "\\u" in text else text
+        spelled_out.encode()  # half of a surrogate pair is no character, and could not be written again
     except RecursionError:
         raise ValueError("found lists or objects nested too deeply") from None
+    except (UnicodeDecodeError, UnicodeEncodeError) as problem:
+        raise ValueError(f"found what is no text in UTF-8: {problem.reason}") from None
+    return found
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

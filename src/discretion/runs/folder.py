@@ -133,8 +133,12 @@ def read_sealed(folder: RunFolder) -> Sealed | None:
     if seal is None or _digest(content.replace(seal[1], UNSEALED, 1)) != seal[1]:
         found = "no SHA-256 in it" if seal is None else "its content has not the SHA-256 that is in it"
         raise FolderError(f"{folder.checkpoint} is damaged or was changed: found {found}. {RESTORE}")
-    header = jsonfile.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    return Sealed(_state(read_tensors(folder.checkpoint), folder.checkpoint), header["__metadata__"])
+    state = _state(read_tensors(folder.checkpoint), folder.checkpoint)
+    header = content[8 : 8 + int.from_bytes(content[:8], "little")]
+    try:
+        return Sealed(state, dict(jsonfile.loads(header)["__metadata__"]))
+    except (ValueError, LookupError, TypeError) as problem:
+        raise FolderError(f"{folder.checkpoint} has an odd header: {problem!r}. {RESTORE}") from None
 
 
 def _digest(content: bytes) -> bytes:
