@@ -167,6 +167,11 @@ def test_what_cannot_be_a_receipt_is_said_so(signed: receipts.Signed, tmp_path: 
         (tmp_path / "odd.json").write_text(json.dumps(record))
         with pytest.raises((PlanError, MessageError)):
             receipts.read(tmp_path / "odd.json", render)
+    for name in ("key", "signature"):  # the same bytes, in other letters
+        other = signed.model_copy(update={name: getattr(signed, name).upper()})
+        (tmp_path / "odd.json").write_text(receipts.to_json(other))
+        with pytest.raises(PlanError, match=f"{name}: string should match pattern"):
+            receipts.read(tmp_path / "odd.json", render)
 
 
 def test_a_budget_that_was_withdrawn(run: Path, tmp_path: Path) -> None:
