@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN = .venv/bin
 
-.PHONY: demo test test-deployment docs outputs bars clean
+.PHONY: demo test fuzz test-deployment docs outputs bars clean
 
 demo: .venv/demo
 	$(BIN)/discretion demo --out runs/demo
@@ -30,6 +30,12 @@ outputs: .venv/test
 	$(BIN)/python scripts/site/console.py docs/index.md docs/first-hour.md
 	$(BIN)/python scripts/site/tutorial.py docs/tutorial.ipynb
 	$(BIN)/python scripts/site/reviewing.py
+
+# Mutations of every file and message that is read, more than in `make test`, and others for each seed
+CASES = 20000
+SEED = 1
+fuzz: .venv/test
+	FUZZ_CASES=$(CASES) FUZZ_SEED=$(SEED) $(BIN)/pytest -n 2 tests/fuzz
 
 # everything on Flower: 20 kills of each part at random moments take their time
 test-deployment: .venv-flower/simulation

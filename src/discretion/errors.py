@@ -9,6 +9,7 @@ DiscretionError
 ├── PlanError             plan that contradicts itself or cannot be accounted for
 ├── BudgetError           a client would overspend its budget; nothing was spent
 ├── LedgerError           refused by the ledger: wrong plan, wrong round, or in use
+├── FolderError           file of a run folder that is missing, damaged or changed
 ├── MessageError          malformed message from another process
 └── Refusal               refused by a guard; the message may be shown to the requester
 """
@@ -52,6 +53,10 @@ class BudgetError(DiscretionError):
 
 
 class LedgerError(DiscretionError):
+    exit_code = 4
+
+
+class FolderError(DiscretionError):
     exit_code = 4
 
 

@@ -28,10 +28,12 @@ def read_text(path: Path) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file; raise `ConfigError` with the reason where it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_bytes().decode())  # a lone carriage return is not the end of a line
     except OSError as problem:
         raise ConfigError(f"cannot read {path}: {problem.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except RecursionError:
+        raise ConfigError(f"{path} is not valid TOML: found lists nested too deeply") from None
+    except ValueError as problem:  # not TOML, not UTF-8, or a number of thousands of digits
         raise ConfigError(f"{path} is not valid TOML: {problem}") from None
 
 

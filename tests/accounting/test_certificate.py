@@ -490,6 +490,13 @@ def test_a_certificate_with_a_part_missing_is_refused(key: str) -> None:
         ("spending", {"rounds": [0], "classes": ["a", "b"], "budget": [1, 2], "epsilon": [[0, 1], [0, 1]]}),
         ("spending", {"rounds": [0, 1], "classes": ["a"], "budget": [1, 2], "epsilon": [[0, 1], [0, 1]]}),
         ("spending", {"rounds": [0, 1], "classes": ["a"], "budget": [1], "epsilon": [[0, 1], [0, 1]]}),
+        ("spending", {"rounds": [1, 0], "classes": ["a"], "budget": [1], "epsilon": [[0, 1]]}),
+        ("spending", {"rounds": [], "classes": ["a"], "budget": [1], "epsilon": [[]]}),
+        ("spending", {"rounds": [0, 1], "classes": ["a"], "budget": [1], "epsilon": [[0, -1]]}),
+        ("colluding", -1),
+        ("rounds", 0),
+        ("rounds", True),
+        ("rounds", "4"),
     ],
 )
 def test_what_is_not_a_certificate_is_refused(key: str, value: object) -> None:

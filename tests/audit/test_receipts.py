@@ -23,7 +23,7 @@ from discretion.errors import InputError, LedgerError, MessageError, PlanError
 from discretion.ledger.ledger import Ledger
 from discretion.report.receipt_page import render
 from discretion.runs.read import read_run
-from support.run_folders import trained
+from support.run_folders import seal, trained
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +167,11 @@ def test_what_cannot_be_a_receipt_is_said_so(signed: receipts.Signed, tmp_path: 
         (tmp_path / "odd.json").write_text(json.dumps(record))
         with pytest.raises((PlanError, MessageError)):
             receipts.read(tmp_path / "odd.json", render)
+    for name in ("key", "signature"):  # the same bytes, in other letters
+        other = signed.model_copy(update={name: getattr(signed, name).upper()})
+        (tmp_path / "odd.json").write_text(receipts.to_json(other))
+        with pytest.raises(PlanError, match=f"{name}: string should match pattern"):
+            receipts.read(tmp_path / "odd.json", render)
 
 
 def test_a_budget_that_was_withdrawn(run: Path, tmp_path: Path) -> None:
@@ -220,6 +225,7 @@ def test_a_receipt_in_mid_run_and_later(run: Path) -> None:
     with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
         db.execute("DELETE FROM round WHERE round > 3")
     (run / "model.safetensors").unlink()
+    seal(run)
     early = receipts.issue(run, "c4", KEY)
     assert early.receipt.rounds == [1, 2, 3] and not early.receipt.finished
     assert receipts.differences(early, whole) == []
@@ -261,6 +267,7 @@ def test_nothing_is_vouched_for_without_proof(run: Path) -> None:
     (run / "elsewhere.sqlite").rename(run / "ledger.sqlite")
     text = (run / "certificate.json").read_text()
     (run / "certificate.json").write_text(text.replace(json.loads(text)["plan"], "0" * 64))
+    seal(run)
     with pytest.raises(PlanError, match="nothing to vouch for"):
         receipts.issue(run, "c4", KEY)
 

@@ -5,12 +5,12 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.numpy
 from typer.testing import CliRunner
 
 from discretion.accounting import Certificate, Pld, Reference
@@ -18,10 +18,13 @@ from discretion.arrays import Floats
 from discretion.audit.ledger_check import Finding
 from discretion.audit.verify import Verification, verify
 from discretion.cli import main
-from discretion.errors import BudgetError, LedgerError
+from discretion.errors import BudgetError, FolderError, LedgerError
 from discretion.ledger.ledger import Ledger
 from discretion.plan.steps import Steps
-from support.run_folders import trained
+from discretion.runs.folder import RunFolder, write_checkpoint
+from discretion.runs.history import Journal
+from discretion.training.loop import State
+from support.run_folders import seal, trained
 
 Record = dict[str, Any]
 
@@ -98,11 +101,9 @@ def settings(run: Path, old: str, new: str) -> None:
 
 
 def checkpoint(run: Path, number: int) -> None:
-    tensors = {
-        name: np.zeros(1) for name in ("model", "velocity", "step", "memory", "square", "mean", "scale")
-    }
-    tensors["round"] = np.array([number])
-    safetensors.numpy.save_file(tensors, run / "checkpoint.safetensors")
+    folder, state = RunFolder(run), replace(State.start(np.zeros(1, np.float32)), round=number)
+    journals = (Journal(path, number) for path in (folder.history, folder.answers))
+    write_checkpoint(folder, state, {each.path.name: each.digest for each in journals})
 
 
 Tampering = tuple[Callable[[Path], object], str]  # what is done to a run, and the finding that tells of it
@@ -178,10 +179,6 @@ TAMPERED: dict[str, Tampering] = {
     ),
     "exact noise in the certificate": in_certificate(lambda record: record.update(grid=True)),
     "a checkpoint of a later round": (lambda run: checkpoint(run, 5), "checkpoint"),
-    "a checkpoint that is none": (
-        lambda run: (run / "checkpoint.safetensors").write_bytes(b"nothing"),
-        "checkpoint",
-    ),
     "other rounds in the settings": (lambda run: settings(run, "rounds = 4", "rounds = 3"), "settings"),
     "another clip in the settings": (lambda run: settings(run, "clip = 0.5", "clip = 0.25"), "settings"),
     "no such run in the ledger": (lambda run: sql(run, "UPDATE run SET id = 'other'"), "ledger"),
@@ -207,12 +204,24 @@ TAMPERED: dict[str, Tampering] = {
 def test_what_was_changed_is_found(what: str, run: Path) -> None:
     tamper, finding = TAMPERED[what]
     tamper(run)
+    seal(run)
     assert finding in failing(verify(run, Forgiving()))
+
+
+def test_a_checkpoint_that_is_none_or_gone_is_found(run: Path) -> None:
+    (run / "checkpoint.safetensors").write_bytes(b"nothing")
+    with pytest.raises(FolderError, match=r"checkpoint\.safetensors is damaged"):
+        verify(run, Forgiving())
+    (run / "checkpoint.safetensors").unlink()
+    (run / "model.safetensors").unlink()
+    seal(run)
+    assert "checkpoint" in failing(verify(run, Forgiving()))
 
 
 def test_other_data_is_found(run: Path) -> None:
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace("seed = 0", "seed = 1"))
+    seal(run)
     assert failing(verify(run, Forgiving(), data=True)) == ["data"]
 
 
@@ -223,6 +232,7 @@ def test_an_unfinished_run_is_counted_as_far_as_it_is(run: Path) -> None:
     sql(run, "UPDATE round SET state = 'reserved' WHERE round = 3")
     checkpoint(run, 2)
     (run / "model.safetensors").unlink()
+    seal(run)
     found = verify(run, Forgiving())
     assert found.whole and found.kept
     assert all(0 < each.recorded < each.planned for each in found.classes)
@@ -262,6 +272,7 @@ def test_many_kinds_of_clients_are_counted_by_the_most_used(
     assert found.kinds == 20 and len(found.classes) <= found.counted < found.kinds
     assert verify(run, every, every=True).counted == 20 and every.clients > some.clients > 0
     change(run / "certificate.json", reverse_order)  # who is counted, it does not decide
+    seal(run)
     assert verify(run, Forgiving()).counted == found.counted
     by_class = [each.planned for each in verify(run, Forgiving()).classes]
     assert by_class == [each.planned for each in found.classes]

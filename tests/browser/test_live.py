@@ -15,6 +15,7 @@ from discretion.runs.folder import RunFolder
 from discretion.runs.prepare import prepare
 from discretion.watch.server import Watch
 from support.browser import Visit
+from support.run_folders import seal
 from support.small_run import ROUNDS
 from support.stepping import Stepping
 
@@ -162,6 +163,7 @@ def test_text_from_a_folder_is_text(visit: Visit, small_config: Path, folder: Ru
     make(small_config, folder)
     evil = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
     folder.about.write_text(folder.about.read_text().replace('"digits"', f'"{evil}"'))
+    seal(folder.path)
     heard = {"round": 1, "asked": 2, "answered": 1, "refused": {"c1": evil}, "lost": 1}
     folder.answers.write_text(json.dumps(heard) + "\n")
     with served(folder.path) as server:

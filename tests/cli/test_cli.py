@@ -17,6 +17,7 @@ from discretion.plan.plan import Plan
 from discretion.plan.population import Population
 from discretion.runs.folder import RunFolder
 from support.commands import Cli
+from support.run_folders import seal
 
 
 @pytest.fixture
@@ -183,6 +184,11 @@ def test_a_damaged_run_folder_is_told_from_a_good_one(
     assert discretion("run", str(small_config), "--out", "r", "-c", "plan.rounds=2", "--json").code == 0
     run = RunFolder(tmp_path / "r")
     run.plan.write_text(run.plan.read_text().replace('"rounds": 2', '"rounds": 1'))
+    for command in ("check", "report", "verify", "show", "compare", "export"):
+        done = discretion(command, "r")
+        said = done.err.replace("\n", " ")
+        assert done.code == 4 and "plan.json" in said and "damaged or was changed" in said
+    seal(run.path)
     done = discretion("check", "r")
     assert done.code == 2 and "changed after it was certified" in done.err.replace("\n", " ")
 

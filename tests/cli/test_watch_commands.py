@@ -16,6 +16,7 @@ from discretion.watch.braille import EMPTY, LONGEST_NAME, Trace, sketch
 from discretion.watch.follow import Follow
 from discretion.watch.text import show
 from support.commands import Cli
+from support.run_folders import seal
 
 
 class Drawn(NamedTuple):
@@ -104,6 +105,7 @@ def test_names_are_no_markup(small_run: Path, tmp_path: Path) -> None:
     about = json.loads(folder.about.read_text())
     folder.about.write_text(json.dumps(about | {"data": "[/red]digits"}))
     folder.model.unlink()
+    seal(folder.path)
     out = Console(width=500, file=io.StringIO())
     show(out, Follow(folder.path).look(), plots=False)
     said = out.file.getvalue()  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ from discretion.runs.history import read_history
 from discretion.runs.prepare import prepare
 from discretion.runs.read import read_run
 from support.commands import Cli
-from support.run_folders import keep_secret
+from support.run_folders import keep_secret, seal
 from support.small_run import ROUNDS
 from support.stepping import Stepping
 
@@ -72,6 +72,7 @@ def test_nothing_else_goes_out(run: Path) -> None:
     folder.config.write_text(folder.config.read_text().replace("seed = 3", "seed = 918273645"))
     heard = {"round": 1, "asked": 3, "answered": 2, "refused": {"c17": "secret reason"}, "lost": 0}
     folder.answers.write_text(json.dumps(heard) + "\n")
+    seal(run)
     kept = Kept()
     Feed(run, kept).finish()
     said = repr(kept.facts) + repr(kept.rounds)
@@ -87,7 +88,7 @@ def test_no_privacy_is_said_and_infinite_epsilons_are_not_sent(small_config: Pat
     config = read(small_config, ["plan.method=fedavg", "train.accept_no_privacy=true"])
     folder = RunFolder(tmp_path / "bare")
     prepare(config, folder)
-    folder.history.write_text('{"round": 1, "accuracy": 0.5, "loss": NaN}\n{"round": 2}\n')
+    folder.history.write_text('{"round": 1, "accuracy": 0.5, "loss": "inf"}\n{"round": 2}\n')
     kept = Kept()
     Feed(folder.path, kept).finish()
     assert kept.rounds == [(1, {"accuracy": 0.5, "loss": float("inf")}), (2, {})] and kept.ends == [False]
@@ -98,6 +99,7 @@ def test_figures_that_are_not_private_are_called_so(run: Path) -> None:
     folder = RunFolder(run)
     assert "belong to no client" in str(facts_of(read_run(run)).values["accuracy on"])
     folder.config.write_text(folder.config.read_text().replace('"iid"', '"natural"'))
+    seal(run)
     assert "not private" in str(facts_of(read_run(run)).values["accuracy on"])
 
 
@@ -107,6 +109,7 @@ def test_each_round_goes_out_once_however_often_it_is_resumed(run: Path) -> None
     kept = Kept()
     for done in (3, 5, 4, 6, ROUNDS):  # a resumed run may drop a line, and write it again
         history.write_text("".join(lines[:done]))
+        seal(run)
         feed = Feed(run, kept)
         feed.step()
         feed.step()
@@ -149,6 +152,7 @@ def test_no_cell_is_a_formula(run: Path, tmp_path: Path, start: str) -> None:
     folder = RunFolder(run)
     about = json.loads(folder.about.read_text())
     folder.about.write_text(json.dumps(about | {"data": f"{start}cmd"}))
+    seal(run)
     Feed(run, open_tracker("csv", str(tmp_path / "out.csv"), run)).finish()
     with (tmp_path / "out.csv").open(newline="") as file:
         assert {row["data"] for row in csv.DictReader(file)} == {
@@ -206,6 +210,7 @@ def test_runs_whose_folders_have_one_name_are_kept_apart(discretion: Cli, run: P
     other = RunFolder(Path(shutil.copytree(run, tmp_path / "else" / "run")))
     about = json.loads(other.about.read_text())
     other.about.write_text(json.dumps(about | {"id": "another"}))
+    seal(other.path)
     assert discretion("export", str(run), str(other.path), "--to", "tensorboard", "--out", "board").code == 0
     for name in (about["id"], "another"):
         assert len(scalars(tmp_path / "board" / f"run-{name}")["accuracy"]) == ROUNDS

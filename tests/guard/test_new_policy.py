@@ -1,5 +1,6 @@
 """A policy written for a plan lets in that plan, and nothing beyond it."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from discretion.errors import Refusal
+from discretion.errors import ConfigError, Refusal
 from discretion.guard import checks, policy
 from discretion.guard.policy import new_policy
 from discretion.plan.plan import Plan
@@ -61,3 +62,14 @@ def test_a_policy_has_the_clients_own_entry(tmp_path: Path) -> None:
     assert (said.test_seed, said.trust_server, said.against) == (None, False, "server")
     assert (said.ceilings.epochs, said.ceilings.steps) == (1, 5)
     assert written(PLANS["seeded"], tmp_path / "GUARD.toml").test_seed == SEED
+
+
+@pytest.mark.parametrize(("name", "value"), [("epsilon", "true"), ("epsilon", '"8"'), ("colluding", "false")])
+def test_a_budget_is_a_number(name: str, value: str, tmp_path: Path) -> None:
+    """Read as 1 or 0, true and false would be budgets and bounds that nobody meant."""
+    path = tmp_path / "GUARD.toml"
+    written(PLANS["seeded"], path)
+    text = re.sub(rf"(?m)^{name} = .*$", f"{name} = {value}", path.read_text())
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"{name}: expected a (whole )?number"):
+        policy.read(path)

@@ -762,6 +762,20 @@ def test_turns_that_cannot_be_are_refused(turns: object) -> None:
         Plan.from_json(json.dumps(record))
 
 
+def test_every_class_has_clients_and_one_entry_in_each_column() -> None:
+    """A decimal comma makes two numbers of one: 4,0 is not 4.0 with something to spare."""
+    plan = plan_of(own_pools())
+    record = record_of(plan)
+    for odd in ([0, 2], [1, 1], [0, 10**400], [0, -1], [0]):
+        with pytest.raises(PlanError, match="a client for each number from 0 to the largest"):
+            Plan.from_json(json.dumps(record | {"class": odd}))
+    for name in ("noise", "clip", "rate", "weight"):
+        phase = dict(record["phases"][0])
+        phase[name] = [*phase[name], 0]
+        with pytest.raises(PlanError, match=f"found 2 entries in {name}, expected 1"):
+            Plan.from_json(json.dumps(record | {"phases": [phase]}))
+
+
 @pytest.mark.parametrize(
     "grid", [{"step": 0.1, "size": 9}, {"step": 0.25, "size": -1}, {"step": 0.25}, {"step": "nan", "size": 9}]
 )

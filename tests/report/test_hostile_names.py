@@ -17,7 +17,7 @@ from discretion.runs.folder import RunFolder
 from discretion.runs.read import read_run
 from discretion.watch.follow import Follow
 from discretion.watch.live_page import PageView, page, view_of
-from support.run_folders import make_run, people, planned, trained
+from support.run_folders import make_run, people, planned, seal, trained
 
 EVIL = "</script><script>alert('x')</script><img src=x onerror=\"alert(1)\">&lt;&"
 PLAIN = "name"
@@ -52,6 +52,7 @@ def named(path: Path, name: str, seed: int = 0) -> Path:
     folder.about.write_text(json.dumps(about | {"id": name, "data": name, "source": name}))
     heard = {"round": 1, "asked": 2, "answered": 1, "lost": 0, "refused": {clients[0]: name}}
     folder.answers.write_text(json.dumps(heard) + "\n")
+    seal(path)
     return path
 
 

@@ -29,7 +29,18 @@ from discretion.report.operator import exhaustion
 from discretion.report.run_group import group
 from discretion.runs.folder import RunFolder
 from discretion.runs.read import read_run, read_runs
-from support.run_folders import BARE, OWN, ROUNDS, STRICT, keep_secret, make_run, people, planned, run_of
+from support.run_folders import (
+    BARE,
+    OWN,
+    ROUNDS,
+    STRICT,
+    keep_secret,
+    make_run,
+    people,
+    planned,
+    run_of,
+    seal,
+)
 
 
 def page_of(folders: Sequence[Path], tmp_path: Path, title: str | None = None) -> str:
@@ -210,6 +221,7 @@ def test_an_unfinished_run_has_spent_what_is_on_record(tmp_path: Path) -> None:
             ledger.commit(run.about.id, number)
     np.testing.assert_array_equal(list(summarise([path])[0].spent.values()), three[run.worst])
     (path / "model.safetensors").write_bytes(b"")
+    seal(path)
     np.testing.assert_array_equal(list(summarise([path])[0].spent.values()), run.certificate.spent[run.worst])
 
 
@@ -322,6 +334,7 @@ def test_what_comes_from_files_is_text(tmp_path: Path) -> None:
     )
     about = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**about, "data": ATTACK, "source": ATTACK}))
+    seal(run)
     clean = Reader(page_of([make_run(tmp_path / "b")], tmp_path)).tags
     page = page_of([run], tmp_path, title=ATTACK)
     assert "over budget" in text_of(page) and "worst is client" in text_of(page)
@@ -337,6 +350,7 @@ def test_a_method_that_is_not_known_is_text_too(tmp_path: Path) -> None:
     plan = planned(ATTACK, population)
     (run / "plan.json").write_text(plan.to_json(), encoding="utf-8")
     (run / "certificate.json").write_text(certify(plan, population, Renyi()).to_json(), encoding="utf-8")
+    seal(run)
     page = page_of([run], tmp_path)
     assert "img" not in {t for t, _ in Reader(page).tags}
     names = [d["name"] for figure in figures_of(page).values() for d in figure["series"]]
@@ -357,13 +371,14 @@ def test_a_certificate_of_something_else_proves_nothing(part: str, tmp_path: Pat
     certificate = (run / "certificate.json").read_text(encoding="utf-8")
     digest = json.loads(certificate)[part]
     (run / "certificate.json").write_text(certificate.replace(digest, "0" * 64), encoding="utf-8")
+    seal(run)
     assert summarise([run])[0].verdict == "broken"
     text = text_of(page_of([run], tmp_path))
     assert f"the certificate is of another {part}" in text and "within budget" not in text
 
 
 def test_training_that_diverged_is_said(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "a", loss=math.nan)
+    run = make_run(tmp_path / "a", loss=math.inf)
     assert summarise([run])[0].loss == math.inf
     assert "diverged" in text_of(page_of([run], tmp_path))
 
@@ -475,6 +490,7 @@ def test_paper_mode_that_overspends_is_said(tmp_path: Path) -> None:
     paper = run_of(tmp_path / "paper", "gdpfed_plus", accounting="paper")
     config = RunFolder(paper).config
     config.write_text(config.read_text().replace("[plan.options]", '[plan.options]\naccounting = "paper"'))
+    seal(paper)
     rows = {row.label: row for row in summarise([tight, paper])}
     assert set(rows) == {"GDPFed+", "GDPFed+, accounting paper"}
     assert rows["GDPFed+, accounting paper"].verdict == "over"
@@ -515,6 +531,7 @@ def test_who_refused_is_told_only_where_that_tells_no_coin(tmp_path: Path) -> No
         "refused": {"c6": "not asked in round 5 by the plan", "c4": "again"},
     }
     RunFolder(folder).answers.write_text(json.dumps(heard) + "\n" + json.dumps(later) + "\n")
+    seal(folder)
     assert "c4 in real from round 3: not asked in round 3 by the plan" in page_of([folder], tmp_path)
     keep_secret(folder)
     page = page_of([folder], tmp_path)
@@ -546,8 +563,10 @@ def test_a_half_line_of_answers_is_left_out(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     whole = json.dumps({"round": 1, "asked": 1, "answered": 0, "lost": 0, "refused": {"c4": "no"}}) + "\n"
     RunFolder(folder).answers.write_text(whole + whole[:10])
+    seal(folder)
     assert read_run(folder).refusals == {"c4": (1, "no")}
     RunFolder(folder).answers.write_text(whole[:10] + whole)
+    seal(folder)
     with pytest.raises(InputError, match="cannot read .*answers.jsonl"):
         _ = read_run(folder).refusals
 
@@ -559,9 +578,11 @@ def test_folders_that_hold_no_run_are_refused(tmp_path: Path) -> None:
         summarise([])
     run = make_run(tmp_path / "a")
     (run / "run.json").write_text("{}")
+    seal(run)
     with pytest.raises(InputError, match=r"cannot read .*run\.json"):
         summarise([run])
     (make_run(tmp_path / "b") / "history.jsonl").write_text("{]\n")
+    seal(tmp_path / "b")
     with pytest.raises(InputError, match=r"cannot read .*history\.jsonl"):
         summarise([tmp_path / "b"])
 

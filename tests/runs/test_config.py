@@ -104,10 +104,19 @@ def test_where_files_are_decides_nothing(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert config.make(record, ["seed=1"]).identity() not in said
 
 
+@pytest.mark.parametrize("value", ["true", '"5"', "5.0"])
+def test_a_number_is_a_number(value: str) -> None:
+    with pytest.raises(ConfigError, match="plan.rounds: expected a whole number, found"):
+        config.make({}, [f"plan.rounds={value}"])
+    assert config.make({"plan": {"clip": 1}}).plan.clip == 1.0
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         config.read(tmp_path / "nothing.toml")
     broken = tmp_path / "broken.toml"
-    broken.write_text("[plan\nrounds = 3")
-    with pytest.raises(ConfigError, match="not valid TOML"):
-        config.read(broken)
+    # a line in a comment is no setting, and numbers and lists have an end
+    for content in ("[plan\nrounds = 3", "# see\rseed = 3", "seed = " + "1" * 5000, "seed = " + "[" * 5000):
+        broken.write_bytes(content.encode())
+        with pytest.raises(ConfigError, match="not valid TOML"):
+            config.read(broken)

@@ -18,11 +18,12 @@ from discretion.ledger.ledger import Ledger
 from discretion.plan.phase import Clipping, Quantile
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
-from discretion.runs import build, config, history
+from discretion.runs import build, config
 from discretion.runs.build import divide, fitted, load_data
 from discretion.runs.execute import Progress, execute
 from discretion.runs.folder import RunFolder, read_checkpoint, write_checkpoint
-from discretion.runs.history import read_history
+from discretion.runs.history import Journal, read_history
+from discretion.runs.manifest import compare, write_manifest
 from discretion.runs.prepare import prepare
 from discretion.training.loop import State
 
@@ -101,13 +102,17 @@ def test_executing_a_finished_run_changes_nothing(whole: RunFolder) -> None:
 
 # where a process can die: the name of a function of runs, journal or ledger, and whether before or after it
 POINTS = [
-    ("ledger.ledger.Ledger.reserve", "before"),
-    ("ledger.ledger.Ledger.reserve", "after"),
-    ("runs.history.add", "before"),
-    ("runs.history.add", "after"),
-    ("runs.execute.write_checkpoint", "after"),
-    ("ledger.ledger.Ledger._commit", "after"),
-    ("ledger.ledger.Ledger.finish", "before"),
+    ("ledger.ledger.Ledger.reserve", "before", 4),
+    ("ledger.ledger.Ledger.reserve", "after", 4),
+    ("runs.history.Journal.add", "before", 4),
+    ("runs.history.Journal.add", "after", 4),
+    ("runs.execute.write_checkpoint", "after", 4),
+    ("ledger.ledger.Ledger._commit", "after", 4),
+    ("ledger.ledger.Ledger.finish", "before", 1),
+    ("runs.execute._add_profile", "after", 1),
+    ("runs.execute.write_manifest", "after", 1),
+    ("runs.execute.write_safely", "before", 2),  # of the model
+    ("runs.execute.write_safely", "after", 2),
 ]
 
 CRASH = """
@@ -135,16 +140,17 @@ discretion.runs.execute.execute(folder)
 """
 
 
-@pytest.mark.parametrize(("target", "when"), POINTS)
+@pytest.mark.parametrize(("target", "when", "turn"), POINTS)
 def test_a_crash_at_each_point_is_survived(
-    target: str, when: str, small_config: Path, tmp_path: Path, whole: RunFolder
+    target: str, when: str, turn: int, small_config: Path, tmp_path: Path, whole: RunFolder
 ) -> None:
     run = make_run(small_config, tmp_path / "run")
-    turn = "1" if target.endswith("finish") else "4"
-    died = subprocess.run([sys.executable, "-c", CRASH, str(run.path), target, when, turn])
+    died = subprocess.run([sys.executable, "-c", CRASH, str(run.path), target, when, str(turn)])
     assert died.returncode == 9
     never_under_counts(run)
+    compare(run)
     execute(run)
+    run.checkpoint.unlink(missing_ok=True)  # stays after a crash between the model and its end
     same_end(run, whole)
 
 
@@ -227,11 +233,13 @@ def test_a_changed_plan_is_refused(small_config: Path, tmp_path: Path) -> None:
     text = run.plan.read_text()
     noise = repr(float(plan.phases[0].noise[0]))
     run.plan.write_text(text.replace(noise, repr(float(noise) * 0.8)))
+    write_manifest(run)
     with pytest.raises(InputError, match="the certificate is of another plan"):
         execute(run)
     assert read_history(run.history).lines == ()
     run = make_run(small_config, tmp_path / "other")
     run.population.write_text(run.population.read_text().replace(",4.0,", ",40.0,"))
+    write_manifest(run)
     with pytest.raises(InputError, match="the certificate is of another population"):
         execute(run)
     assert read_history(run.history).lines == ()
@@ -355,9 +363,11 @@ def test_a_run_keeps_its_settings(change: str, small_config: Path, tmp_path: Pat
     before = run.config.read_text()
     assert change in before
     run.config.write_text(before.replace(change, change[:-1] + "7"))
+    write_manifest(run)
     with pytest.raises(InputError, match="made from other settings"):
         execute(run)
     run.config.write_text(before)
+    write_manifest(run)
     execute(run)
 
 
@@ -562,7 +572,7 @@ def test_a_checkpoint_holds_the_whole_state(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     one, other, step, square, mean = rng.standard_normal((5, 50)).astype(np.float32)
     memory = rng.standard_normal((4, 50)).astype(np.float32)
-    write_checkpoint(folder, State(7, one, other, step, memory, 1 / 3, square, mean))
+    write_checkpoint(folder, State(7, one, other, step, memory, 1 / 3, square, mean), {})
     back = read_checkpoint(folder)
     assert back is not None
     assert (back.round, back.scale) == (7, 1 / 3)
@@ -588,9 +598,9 @@ def test_answers_of_rounds_that_the_model_has_not_are_dropped_when_it_goes_on(tm
     folder = RunFolder(tmp_path)
     first, second, third = (json.dumps({"round": k, "refused": {}}) + "\n" for k in (1, 2, 3))
     folder.answers.write_text(first + second[:9] + second + second + third + third[:9])
-    history.cut(folder.answers, 2)
+    Journal(folder.answers, 2)
     assert folder.answers.read_text() == first + second
-    history.cut(folder.answers, 0)
+    Journal(folder.answers, 0)
     assert folder.answers.read_text() == ""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from discretion import jsonfile
 from discretion.accounting import Renyi, certify
 from discretion.methods import METHODS, make_plan
 from discretion.plan.phase import Phase
@@ -17,6 +18,7 @@ from discretion.plan.population import Population
 from discretion.runs.config import make
 from discretion.runs.execute import execute
 from discretion.runs.folder import RunFolder
+from discretion.runs.manifest import write_manifest
 from discretion.runs.prepare import prepare
 
 ROUNDS = 6
@@ -50,6 +52,11 @@ def certified(method: str, population: Population, rounds: int, noise: float) ->
         plan = planned(method, population, rounds, noise)
         KNOWN[key] = plan.to_json(), certify(plan, population, Renyi()).to_json()
     return KNOWN[key]
+
+
+def seal(path: Path) -> None:
+    """Lists a folder's files in its manifest as they are now, as whoever changes one on purpose can do."""
+    write_manifest(RunFolder(path))
 
 
 def make_run(
@@ -90,10 +97,11 @@ def make_run(
         line: dict[str, Any] = {"round": number}
         if number % 2 == 0:
             line |= {"accuracy": accuracy[number // 2 - 1], "loss": loss}
-        lines.append(json.dumps(line) + "\n")
+        lines.append(jsonfile.line(line))
     folder.history.write_text("".join(lines), encoding="utf-8")
     if finished:
         folder.model.write_bytes(b"")
+    seal(path)
     return path
 
 
@@ -104,6 +112,7 @@ def keep_secret(path: Path) -> Path:
     folder.plan.write_text(plan.to_json(), encoding="utf-8")
     certificate = certify(plan, Population.from_csv(folder.population), Renyi())
     folder.certificate.write_text(certificate.to_json(), encoding="utf-8")
+    seal(path)
     return path
 
 
@@ -113,6 +122,7 @@ def run_of(path: Path, method: str, **options: float | str) -> Path:
     folder = RunFolder(make_run(path, method))
     folder.plan.write_text(plan.to_json(), encoding="utf-8")
     folder.certificate.write_text(certify(plan, people()).to_json(), encoding="utf-8")
+    seal(path)
     return path
 
 

@@ -330,6 +330,7 @@ def test_csv_lists_all_bad_cells(tmp_path: Path) -> None:
         ("label,x\n1,2\n0,2\n", "too few for a test set"),
         ("label,client,x\n" + "".join(f"{i % 2},{i},1\n" for i in range(9)), "too few"),
         ("label,x\n\udcff,1\n", "cannot be read"),
+        ("label,x\n" + "1,1_000\n" * 9, "'1_000' is not a finite number"),
     ],
 )
 def test_csv_refuses(tmp_path: Path, text: str, message: str) -> None:

@@ -26,7 +26,7 @@ from discretion.watch.follow import Follow, Seen, Tail, is_locked
 from discretion.watch.live_page import PageView, page, view_of
 from discretion.watch.server import Watch
 from discretion.watch.state import classes, expected, pace, record_of
-from support.run_folders import keep_secret
+from support.run_folders import keep_secret, seal
 from support.small_run import ROUNDS, contents
 from support.stepping import Stepping
 
@@ -141,6 +141,7 @@ def test_rounds_that_are_dropped_are_not_seen_any_more(copy: Path) -> None:
     """As a resumed run does with lines that its model does not have."""
     folder = RunFolder(copy)
     folder.model.unlink()
+    seal(copy)
     follow = Follow(copy)
     assert follow.look().done == ROUNDS
     lines = folder.history.read_text().splitlines(keepends=True)
@@ -181,6 +182,7 @@ def test_spending_is_what_the_certificate_says_and_never_less(copy: Path) -> Non
 def test_nothing_is_claimed_of_a_run_whose_certificate_does_not_fit(copy: Path) -> None:
     path = RunFolder(copy).population
     path.write_text(path.read_text().replace(",4.0,", ",5.0,"))
+    seal(copy)
     seen = Follow(copy).look()
     assert seen.run and seen.run.broken and classes(seen) == ()
     assert not record_of(seen)["certified"] and "not certified" in view_of(seen).parts["marks"]
@@ -213,6 +215,7 @@ def test_a_lock_in_another_container_is_not_taken_for_none(copy: Path) -> None:
     """Locks of its processes are not seen here: then a run with new rounds is one that is trained."""
     folder = RunFolder(copy)
     folder.model.unlink()
+    seal(copy)
     folder.history.touch()
     (copy / ".lock").write_text("another machine or container")
     assert is_locked(copy / ".lock") is None and Follow(copy).look().status == "running"
@@ -232,6 +235,8 @@ def test_a_ledger_that_names_a_client_too_many_is_not_read(copy: Path) -> None:
 
 def test_a_folder_that_cannot_be_read_is_said(copy: Path) -> None:
     RunFolder(copy).plan.write_text("{}")
+    assert "plan.json is damaged or was changed" in Follow(copy).look().problem
+    seal(copy)
     seen = Follow(copy).look()
     assert seen.status == "waiting" and "not a Discretion plan" in seen.problem
     assert "not a Discretion plan" in view_of(seen).parts["lead"]
@@ -295,6 +300,7 @@ def test_what_clients_elsewhere_answer_is_counted(copy: Path) -> None:
         {"round": 3, "asked": 9, "answered": 8, "refused": {"c1": "again"}, "lost": 0},
     ]
     (copy / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    seal(copy)
     seen = Follow(copy).look()
     assert (seen.answers.asked, seen.answers.answered, seen.answers.lost) == (28, 25, 1)
     assert seen.answers.refused == {"c1": (1, "over <b>budget</b>")} and seen.answers.last == (3, 9, 8)
@@ -313,6 +319,7 @@ def test_what_tells_of_secret_coins_is_not_shown(copy: Path) -> None:
         {"round": 3, "asked": 7, "answered": 6, "refused": {"c2": "asked 41 times in 5 rounds"}, "lost": 0},
     ]
     (copy / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    seal(copy)
     seen = Follow(copy).look()
     assert seen.run and not seen.run.simulated and seen.run.secret
     found, view = record_of(seen), view_of(seen)
@@ -336,6 +343,7 @@ def test_expected_orders_are_those_of_the_phases_so_far() -> None:
 def test_the_pace_is_not_told_where_it_tells_who_took_part(copy: Path) -> None:
     """By a clock that is moved by hand."""
     RunFolder(copy).model.unlink()
+    seal(copy)
     lines = RunFolder(copy).history.read_text().splitlines(keepends=True)
 
     def paces() -> tuple[float | None, float | None]:
@@ -392,6 +400,7 @@ def test_a_pace_is_said_as_people_do() -> None:
 def test_what_is_new_is_sent_and_nothing_else(copy: Path) -> None:
     folder = RunFolder(copy)
     folder.model.unlink()
+    seal(copy)
     follow = Follow(copy)
     all_ = view_of(follow.look())
     first = all_.since(PageView())
@@ -407,7 +416,7 @@ def test_a_model_that_diverged_and_no_privacy_are_shown(small_config: Path, tmp_
     changes = ["plan.method=fedavg", "train.accept_no_privacy=true", "plan.rounds=2"]
     config, folder = read(small_config, changes), RunFolder(tmp_path / "bare")
     prepare(config, folder)
-    folder.history.write_text('{"round": 1, "accuracy": 0.1, "loss": NaN}\n')
+    folder.history.write_text('{"round": 1, "accuracy": 0.1, "loss": "inf"}\n')
     seen = Follow(folder.path).look()
     view = view_of(seen)
     assert "no privacy" in view.parts["marks"] and "protects nobody" in view.parts["counted"]

@@ -158,7 +158,26 @@ class Certificate:
         del record["format"]
         record["epsilon"] = _arrays({name: epsilon[name] for name in ADVERSARIES})
         record["spending"] = Spending(**_arrays(curve))
-        return cls(**_arrays(record))
+        made = cls(**_arrays(record))
+        made._require_sound()
+        return made
+
+    def _require_sound(self) -> None:
+        """Refuse numbers that no certificate can have."""
+        curve = self.spending
+        positive = np.concatenate([self.budget, curve.budget, self.delta, [self.rounds, len(self.clients)]])
+        costs = [self.spent, curve.epsilon.ravel(), *self.epsilon.values()]
+        costs += [np.array([self.colluding, self.dropout])]
+        rounds = [-1, *curve.rounds]
+        if (
+            not ((positive > 0).all() and (self.delta < 1).all() and (np.concatenate(costs) >= 0).all())
+            or rounds != sorted(set(rounds))
+            or len(rounds) == 1
+        ):
+            raise PlanError(
+                "not a Discretion certificate: found a number out of range; expected clients, rounds, budgets"
+                " and deltas above 0, deltas below 1, no epsilon below 0, and rounds of the spending in order"
+            )
 
 
 def _arrays(record: dict[str, Any]) -> dict[str, Any]:
@@ -286,4 +305,5 @@ def worst_of(member: Ints, share: Floats) -> Ints:
 def share_of(spent: Floats, budget: Floats) -> Floats:
     """Return spent over budget, and 0 where the budget is infinite."""
     finite = np.isfinite(budget)
-    return np.where(finite, spent / np.where(finite, budget, 1.0), 0.0)
+    with np.errstate(over="ignore"):  # of a tiny budget the share is infinite
+        return np.where(finite, spent / np.where(finite, budget, 1.0), 0.0)

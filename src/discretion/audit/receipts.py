@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from discretion.accounting import Pld
@@ -109,8 +109,8 @@ class Receipt(Record):
 
 class Signed(Record):
     receipt: Receipt
-    key: str  # public, in hex
-    signature: str  # in hex
+    key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]  # public
+    signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
 
 
 @dataclass(frozen=True)

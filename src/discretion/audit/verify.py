@@ -1,6 +1,5 @@
 """Verification of a run: every epsilon counted again by dp-accounting, every record against the others."""
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -8,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 
+from discretion import jsonfile
 from discretion.accounting import Accountant, Certificate, Reference, certify
 from discretion.accounting.certificate import share_of, worst_of
 from discretion.accounting.cross_check import kinds_of, precision
@@ -23,6 +22,7 @@ from discretion.plan.plan import ADVERSARIES
 from discretion.plan.steps import COLUMNS, Steps
 from discretion.runs.build import load_data, parameters_of
 from discretion.runs.folder import read_checkpoint
+from discretion.runs.manifest import compare
 from discretion.runs.prepare import build_task
 from discretion.runs.read import AnyRun, Run, read_runs
 
@@ -84,6 +84,7 @@ def verify(
     compared with the one that the run was made from.
     """
     (run,), second = read_runs([run]), second or Reference()
+    compare(run.files)
     fresh = certify(run.plan, run.population)
     records = [*_of_files(run, fresh), _of_history(run)]
     if data:
@@ -127,7 +128,7 @@ def _of_files(run: Run, fresh: Certificate) -> Iterator[Finding]:
     yield finding("plan", certificate.plan == plan.digest(), "the certificate is of this plan", run.broken)
     fits = certificate.population == population.digest()
     yield finding("population", fits, "the certificate is of these clients and budgets", run.broken)
-    odd = _other(json.loads(run.files.certificate.read_bytes()), json.loads(fresh.to_json()))
+    odd = _other(jsonfile.loads(run.files.certificate.read_bytes()), jsonfile.loads(fresh.to_json()))
     said = "every entry is what the first accountant says of the plan now"
     yield finding("certificate", not odd, said, f"not what the first accountant says now: {', '.join(odd)}")
     odd = _other_settings(run)
@@ -192,12 +193,10 @@ def _of_ledger(run: Run, fresh: Certificate, accounts: Accounts, ledger: LedgerR
 
 def _of_checkpoint(run: Run) -> Finding:
     committed, reserved = (run.ledger.committed, run.ledger.reserved) if run.ledger else (0, 0)
-    try:
-        state = read_checkpoint(run.files)
-    except (OSError, SafetensorError, *DAMAGED) as problem:
-        return Finding("checkpoint", False, f"it is damaged: {problem}")
+    state = read_checkpoint(run.files)
     if state is None:
-        return Finding("checkpoint", True, "there is none")
+        said = "there is none"
+        return finding("checkpoint", run.finished or not committed, said, f"{said}, but {committed} rounds")
     said = f"it is of round {state.round}; {reserved} are on record, {committed} released"
     return finding("checkpoint", committed <= state.round <= reserved, said, f"{said}: they do not fit")
 

@@ -17,7 +17,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Federated learning where every client keeps its own privacy budget.\n\n"
     "First steps: `discretion demo`, then `discretion init`, `discretion run config.toml`.\n\n"
-    "Exit codes: 0 done, 2 bad input, 3 a budget would be overspent, 4 a ledger said no, 1 other.",
+    "Exit codes: 0 done, 2 bad input, 3 a budget would be overspent, 4 a ledger said "
+    "no or a file is damaged, 1 other.",
 )
 
 INTERRUPTED = 130  # the exit code after Ctrl-C

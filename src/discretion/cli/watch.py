@@ -12,6 +12,7 @@ from discretion.cli import Json, output
 from discretion.errors import InputError
 from discretion.export.feed import Feed, Target, open_tracker
 from discretion.runs.folder import RunFolder
+from discretion.runs.read import read_run
 from discretion.watch import text
 from discretion.watch.follow import Follow
 from discretion.watch.state import record_of
@@ -29,6 +30,7 @@ def show(
     RunFolder(run).require()
     seen = Follow(run).look()
     if seen.run is None:
+        read_run(run)  # raises what is wrong with it
         raise InputError(seen.problem)
     if json_:
         output.print_json(record_of(seen))

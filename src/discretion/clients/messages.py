@@ -13,10 +13,10 @@ import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from discretion.errors import InputError, MessageError
-from discretion.jsonfile import Record, dump
+from discretion.jsonfile import Record, dump, read
 from discretion.plan.selection_rules import Rule
 
 KEY, SIGNATURE = 32, 64
@@ -125,10 +125,9 @@ def _decode(message: bytes, kind: TypeAdapter[Any], what: str) -> tuple[Any, byt
     if length > LONGEST_HEADER or 4 + length > len(message):
         raise MessageError(f"header of {length} bytes is too long, or longer than its message")
     try:
-        return kind.validate_json(message[4 : 4 + length]), message[4 + length :]
-    except ValidationError as problem:
-        where = "; ".join(".".join(map(str, error["loc"])) or "header" for error in problem.errors()[:5])
-        raise MessageError(f"not {what}: invalid {where}") from None
+        return read(message[4 : 4 + length], kind), message[4 + length :]
+    except ValueError as problem:
+        raise MessageError(f"not {what}: {problem}") from None
 
 
 def digest(message: bytes) -> str:

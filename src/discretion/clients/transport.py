@@ -5,12 +5,12 @@ import socket
 import struct
 import threading
 import time
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from discretion.errors import ConfigError, MessageError
+from discretion.files import read_toml
 
 LONGEST_ANSWER = 2**31
 AT_ONCE = 64  # open sockets
@@ -27,10 +27,7 @@ class Transport(Protocol):
 
 def read_addresses(path: Path) -> dict[str, Path]:
     """Read a TOML file with a line for each client: its name and the path of its guard's socket."""
-    try:
-        record = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise ConfigError(f"cannot read the guards' sockets from {path}: {problem}") from None
+    record = read_toml(path)
     if not record or not all(isinstance(where, str) for where in record.values()):
         raise ConfigError(f'{path}: expected lines such as hospital-a = "/run/hospital-a/guard.sock"')
     return {client: path.absolute().parent / where for client, where in record.items()}

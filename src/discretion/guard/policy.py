@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from discretion.errors import ConfigError
 from discretion.files import read_toml
+from discretion.jsonfile import coerced
 from discretion.plan.plan import Adversary, Plan
 from discretion.plan.population import Population
 from discretion.plan.selection_rules import Rule
@@ -101,6 +102,8 @@ def read(path: Path) -> Policy:
             f"{'.'.join(map(str, error['loc']))}: {error['msg'].lower()}" for error in problem.errors()
         )
         raise ConfigError(f"{path}: invalid policy\n  {lines}") from None
+    if odd := list(coerced(record, policy.model_dump())):
+        raise ConfigError("\n  ".join([f"{path}: invalid policy", *odd]))
     here = path.absolute().parent
 
     def anchored(name: str) -> str:

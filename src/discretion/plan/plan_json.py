@@ -47,13 +47,13 @@ def plan_digest(plan: Plan) -> str:
 def plan_from_json(text: str) -> Plan:
     """Read a plan from JSON text; raise `PlanError` for anything that is not exactly a plan."""
     record = dict(parse(text, PlanRecord, "plan"))
-    member = np.array(record.pop("class_"), dtype=np.int64)
-    clients, unit = record["clients"], record.pop("unit")
-    if len(member) != len(clients) or (member < 0).any():
+    classes, clients, unit = record.pop("class_"), record["clients"], record.pop("unit")
+    if len(classes) != len(clients) or set(classes) != set(range(len(set(classes)))):
         raise PlanError(
-            f"not a Discretion plan: found {len(member)} entries in class for {len(clients)} clients; "
-            "expected one class number, at least 0, for each client"
+            f"not a Discretion plan: found {len(classes)} entries in class for {len(clients)} clients; "
+            "expected one class number for each client, and a client for each number from 0 to the largest"
         )
+    member = np.array(classes, dtype=np.int64)
     try:
         record["phases"] = [_phase(phase, member) for phase in record["phases"]]
         record["grid"] = _made(Grid, record["grid"])
@@ -116,7 +116,14 @@ def _phase(record: Any, member: Ints) -> Phase:
         each += ["noise", "weight"]
     else:
         each += ["pool"]
-    values |= {name: np.array(values[name])[member] for name in each if values[name] is not None}
+    each = [name for name in each if values[name] is not None]
+    kinds = len(np.unique(member))
+    if odd := [name for name in each if len(values[name]) != kinds]:
+        raise PlanError(
+            f"not a Discretion plan: found {len(values[odd[0]])} entries in {odd[0]}, expected {kinds}: one "
+            "for each class of clients"
+        )
+    values |= {name: np.array(values[name])[member] for name in each}
     if not own:
         values |= {"noise": np.array(record.noise), "weight": np.array(record.weight)}
     if record.turns is not None:

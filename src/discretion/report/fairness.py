@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import safetensors.numpy
 
 from discretion.arrays import Floats
-from discretion.errors import InputError
+from discretion.errors import FolderError, InputError
 from discretion.report.run_group import Estimate, Group
 from discretion.runs.build import divide, load_data, local_clients
+from discretion.runs.folder import RESTORE, read_tensors
 from discretion.runs.read import Run
 from discretion.tasks.datasets import Split
 
@@ -37,13 +37,17 @@ def _accuracies(run: Run) -> Floats:
         )
     dataset = load_data(run.config)
     _, partition = divide(run.config, dataset, run.population)
-    tensors = safetensors.numpy.load_file(run.files.model)
+    tensors = read_tensors(run.files.model)
     found = []
     for k in range(len(run.classes[0])):
         records = np.concatenate([partition.of(int(i)) for i in np.flatnonzero(run.classes[1] == k)])
         own = Split(dataset.train.inputs[records], dataset.train.labels[records])
         clients = local_clients(run.config, replace(dataset, test=own), partition)
         order = clients.named(clients.initial())
+        if {name: each.shape for name, each in tensors.items()} != {
+            n: each.shape for n, each in order.items()
+        }:
+            raise FolderError(f"{run.files.model} holds another model than the run's settings. {RESTORE}")
         model = np.concatenate([tensors[name].reshape(-1) for name in order])
         found.append(clients.evaluate(model).accuracy)
     return np.array(found)

@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 from discretion.clients.training import RecordOrder, Schedule
 from discretion.errors import ConfigError, InputError, nearest
 from discretion.files import read_toml
+from discretion.jsonfile import coerced
 from discretion.methods import DEFAULT
 from discretion.plan.plan import Parameter
 
@@ -35,10 +36,13 @@ class ConfigSection(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False)
     def validated(cls, record: dict[str, Any], known: Sequence[str], source: str) -> Self:
         """Validate a nested dictionary; the error names every problem and the nearest `known` key."""
         try:
-            return cls.model_validate(record)
+            found = cls.model_validate(record)
         except ValidationError as problem:
             lines = "\n  ".join(_explain(dict(error), known) for error in problem.errors())
             raise ConfigError(f"{source}: invalid settings\n  {lines}") from None
+        if odd := list(coerced(record, found.model_dump())):
+            raise ConfigError("\n  ".join([f"{source}: invalid settings", *odd]))
+        return found
 
 
 def setting(default: Any, description: str, role: Role = "decides", **bounds: Any) -> Any:
@@ -349,7 +353,7 @@ def make(record: dict[str, Any], overrides: Sequence[str] = (), source: str = "s
                 raise ConfigError(f"-c {override}: {section} is a value, not a section")
         try:
             target[name] = tomllib.loads(f"value = {value.strip()}")["value"]
-        except tomllib.TOMLDecodeError:  # anything else is a string
+        except (ValueError, RecursionError):  # anything else is a string
             target[name] = value.strip()
     return Config.validated(record, list(roles(Config)), source)
 

@@ -1,6 +1,7 @@
 """A prepared run, executed round by round; resuming after a crash is executing it again."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,17 +12,18 @@ import safetensors.numpy
 from discretion.clients.messages import read_key
 from discretion.clients.remote import RemoteClients
 from discretion.clients.transport import Sockets, Transport, read_addresses
-from discretion.errors import InputError
+from discretion.errors import FolderError, InputError
 from discretion.files import write_safely
 from discretion.ledger.ledger import Ledger
-from discretion.runs import history
 from discretion.runs.build import load_data, local_training
-from discretion.runs.folder import alone, read_checkpoint, write_checkpoint
+from discretion.runs.folder import RESTORE, alone, read_checkpoint, write_checkpoint
+from discretion.runs.history import Journal
+from discretion.runs.manifest import compare, write_manifest
 from discretion.runs.prepare import Task, build_task, first_model
 from discretion.runs.read import AnyRun, Run, Timed, read_run, read_runs
 from discretion.timing import Profile
 from discretion.training.loop import State, train
-from discretion.training.server_update import Server
+from discretion.training.server_update import Server, Vector
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ def execute(
 
     History is written before the checkpoint, and the checkpoint before the ledger's commit: after a crash at
     any point the checkpoint says which rounds are done, later lines of history are dropped, and earlier
-    reservations are committed.
+    reservations are committed. At the end come the manifest of all files, the model, and only then is the
+    checkpoint removed. A folder with a file that is not what was written there is refused (`compare`).
     """
     in_memory = isinstance(run, Run)
     (run,) = read_runs([run])
@@ -59,6 +62,7 @@ def execute(
     with alone(folder):
         if run.finished:
             return run
+        compare(folder)
         _require_same(run, read_run(folder) if in_memory else run)
         run = replace(run, config=run.config.executed_with(overrides, str(folder.config)))
         config = run.config
@@ -68,13 +72,14 @@ def execute(
                 f"{folder.path} was made from other settings, clients, data, device or model code than are "
                 "there now, and a run keeps its own: put them back, or start a new run"
             )
-        profile = profile or Profile()
-        try:
-            with Ledger(folder.ledger(config), run.population, config.rule) as ledger:
-                _execute(run, task, ledger, on_round, profile, transport)
-        finally:
-            if config.train.randomness == "seeded":  # else timing is secret: it tells who took part
-                _add_profile(run, profile)
+        profile, before = profile or Profile(), run.refreshed().profile
+        with Ledger(folder.ledger(config), run.population, config.rule) as ledger:
+            try:
+                state = _execute(run, task, ledger, on_round, profile, transport)
+            finally:
+                if config.train.randomness == "seeded":  # else timing is secret: it tells who took part
+                    _add_profile(run, profile, before)
+            _end(run, safetensors.numpy.save(task.clients.named(state.result)))
     return run.refreshed()
 
 
@@ -95,11 +100,11 @@ def _execute(
     on_round: OnRound | None,
     profile: Profile,
     transport: Transport | None,
-) -> None:
+) -> State:
+    """Do the rounds that are left; return the last state."""
     folder, config, plan = run.files, run.config, run.plan
-    state = read_checkpoint(folder) or State.start(first_model(config, task.clients))
-    for path in (folder.history, folder.answers):
-        history.cut(path, state.round)
+    state = _last_state(run, first_model(config, task.clients))
+    history, answers = journals = [Journal(path, state.round) for path in (folder.history, folder.answers)]
     elsewhere = remote_clients(run, task, transport)
     if elsewhere:
         folder.answers.touch(mode=0o600)  # it tells whose coins came up
@@ -125,19 +130,42 @@ def _execute(
             if state.round == plan.rounds or state.round % how.evaluate_every == 0:
                 with profile("evaluate"):
                     quality = task.clients.evaluate(state.result)
-                record |= {"accuracy": quality.accuracy, "loss": quality.loss}
+                loss = math.inf if math.isnan(quality.loss) else quality.loss
+                record |= {"accuracy": quality.accuracy, "loss": loss}
             with profile("write"):
-                history.add(folder.history, [record])
+                history.add([record])
                 if elsewhere:
-                    history.add(folder.answers, elsewhere.taken())
-                write_checkpoint(folder, state)
+                    answers.add(elsewhere.taken())
+                write_checkpoint(folder, state, {each.path.name: each.digest for each in journals})
             profile.rounds += 1
             if on_round:
                 spent = run.certificate.spending.share(state.round)
                 on_round(Progress(state.round, plan.rounds, record.get("accuracy"), spent))
     if elsewhere:
         elsewhere.finish(plan.rounds)
-    write_safely(folder.model, safetensors.numpy.save(task.clients.named(state.result)))
+    return state
+
+
+def _last_state(run: Run, first: Vector) -> State:
+    """Return the state after the last finished round; before the first, one with this model."""
+    folder, state = run.files, read_checkpoint(run.files)
+    if state is None:
+        if (done := run.refreshed().history.done) > 1:  # a crash in the first round leaves one line at most
+            raise FolderError(f"{folder.checkpoint} is missing, but {done} rounds are done. {RESTORE}")
+        return State.start(first)
+    if state.model.shape != first.shape or state.round > run.plan.rounds:
+        raise FolderError(
+            f"{folder.checkpoint} is of {state.model.size} parameters after {state.round} rounds, expected "
+            f"{first.size} after at most {run.plan.rounds}. {RESTORE}"
+        )
+    return state
+
+
+def _end(run: Run, model: bytes) -> None:
+    """Write the manifest of all files, then the model, which says that the run is finished."""
+    folder = run.files
+    write_manifest(folder, {folder.model: model})
+    write_safely(folder.model, model)
     folder.checkpoint.unlink(missing_ok=True)
 
 
@@ -168,9 +196,9 @@ def remote_clients(run: Run, task: Task, transport: Transport | None = None) -> 
     )
 
 
-def _add_profile(run: Run, profile: Profile) -> None:
+def _add_profile(run: Run, profile: Profile, before: Timed | None) -> None:
     """Add this execution's times to those of earlier ones; executions that were killed are missing."""
-    before = run.refreshed().profile or Timed(rounds=0, seconds={})
+    before = before or Timed(rounds=0, seconds={})
     new = profile.to_record()["seconds"]
     seconds = {part: took + before.seconds.get(part, 0.0) for part, took in new.items()}
     record = {"rounds": before.rounds + profile.rounds, "seconds": seconds}

@@ -1,6 +1,6 @@
 """Round-by-round records of a run, history.jsonl and answers.jsonl: written, parsed and cut after a crash."""
 
-import json
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,35 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter
 
+from discretion import jsonfile
 from discretion.arrays import Floats, Ints
 from discretion.clients.remote import Heard
 from discretion.files import append, write_safely
+from discretion.jsonfile import Record
 
-UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)  # what a damaged line raises
+
+class HistoryLine(Record):
+    """Line of history.jsonl"""
+
+    round: PositiveInt
+    accuracy: float | None = None
+    loss: float | None = None
+
+
+class AnswersLine(Record):
+    """Line of answers.jsonl: the fields of `Heard`."""
+
+    round: NonNegativeInt
+    asked: NonNegativeInt
+    answered: NonNegativeInt
+    refused: dict[str, str]
+    lost: NonNegativeInt
+    missing: NonNegativeFloat = 0.0
+
+
+_HISTORY, _ANSWERS = TypeAdapter(HistoryLine), TypeAdapter(AnswersLine)
 
 
 @dataclass(frozen=True)
@@ -27,10 +50,9 @@ class RoundRecord:
 
     @classmethod
     def parse(cls, line: str) -> "RoundRecord":
-        record = json.loads(line)
-        accuracy, loss = record.get("accuracy"), record.get("loss")
-        loss = math.inf if loss is None or math.isnan(loss) else float(loss)
-        return cls(int(record["round"]), None if accuracy is None else float(accuracy), loss)
+        """Return the record in a line; raise `ValueError` where it is damaged."""
+        record = jsonfile.read(line, _HISTORY)
+        return cls(record.round, record.accuracy, math.inf if record.loss is None else record.loss)
 
 
 @dataclass(frozen=True)
@@ -68,10 +90,7 @@ class History:
 
 def parse_answers(line: str) -> Heard:
     """Parse one line of answers.jsonl: what came of the orders to clients elsewhere in one round."""
-    record = json.loads(line)
-    counts = {name: int(record[name]) for name in ("round", "asked", "answered", "lost")}
-    refused = {str(client): str(why) for client, why in record["refused"].items()}
-    return Heard(**counts, refused=refused, missing=float(record.get("missing", 0.0)))
+    return Heard(**jsonfile.read(line, _ANSWERS).model_dump())
 
 
 def read_history(path: Path) -> History:
@@ -83,23 +102,39 @@ def read_answers(path: Path) -> list[Heard]:
     return [parse_answers(line) for line in _whole_lines(path)]
 
 
-def add(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    """Append a line for each record, which says its round; all lines are on disk when this returns."""
-    append(path, "".join(json.dumps(record) + "\n" for record in records))
+class Journal:
+    """history.jsonl or answers.jsonl of a run that is being executed, with the digest of its lines."""
+
+    def __init__(self, path: Path, rounds: int) -> None:
+        """Keep the lines of the first `rounds` rounds, which the model has seen; drop all others."""
+        kept = lines_until(path, rounds)
+        if path.exists():
+            write_safely(path, kept)
+        self.path = path
+        self._content = hashlib.sha256(kept)
+
+    def add(self, records: Sequence[dict[str, Any]]) -> None:
+        """Append a line for each record, which says its round; all lines are on disk when this returns."""
+        lines = "".join(map(jsonfile.line, records))
+        append(self.path, lines)
+        self._content.update(lines.encode())
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all lines."""
+        return self._content.hexdigest()
 
 
-def cut(path: Path, rounds: int) -> None:
-    """Keep the lines of the first `rounds` rounds, which the model has seen; drop half-written lines."""
-    if path.exists():
-        kept = [line for line in _whole_lines(path) if 0 <= _round_of(line) <= rounds]
-        write_safely(path, "".join(kept).encode())
+def lines_until(path: Path, rounds: int) -> bytes:
+    """Return the lines of the first rounds; half-written and damaged lines are left out."""
+    return "".join(line for line in _whole_lines(path) if 0 <= _round_of(line) <= rounds).encode()
 
 
 def _round_of(line: str) -> int:
     """Return the line's round; -1 where the line is damaged, as after a crash while it was written."""
     try:
-        return int(json.loads(line)["round"])
-    except UNREADABLE:
+        return int(jsonfile.loads(line)["round"])
+    except (ValueError, TypeError, LookupError):
         return -1
 
 

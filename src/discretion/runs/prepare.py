@@ -25,6 +25,7 @@ from discretion.plan.population import Population
 from discretion.runs.build import divide, fitted, load_data, local_clients, plan_of
 from discretion.runs.config import Config, make, read
 from discretion.runs.folder import RunFolder, read_checkpoint
+from discretion.runs.manifest import write_manifest
 from discretion.runs.read import Run, RunAbout
 from discretion.tasks.datasets import Dataset
 from discretion.training.server_update import Vector
@@ -64,6 +65,11 @@ def first_model(config: Config, clients: "LocalClients") -> Vector:
     if state is None:
         raise InputError(
             f"no model in {config.after}, from which this run starts: finish a round of it first"
+        )
+    if state.model.shape != clients.initial().shape:
+        raise InputError(
+            f"the model in {config.after} has {state.model.size} parameters, that of this run "
+            f"{clients.initial().size}: a run starts from a model of its own kind"
         )
     return state.model
 
@@ -129,6 +135,7 @@ def _write(run: Run, key: bytes) -> None:
             write_safely(half.key, key)
             half.key.chmod(0o600)
         write_safely(half.about, (json.dumps(run.about.model_dump(), indent=1) + "\n").encode())
+        write_manifest(half)
         draft.rename(path)  # in place of an empty folder, if there is one
         sync(path.parent)
     except BaseException:

@@ -23,7 +23,8 @@ from discretion.plan.summary import Treatment, treatment
 from discretion.runs import config as settings
 from discretion.runs.config import Config
 from discretion.runs.folder import RunFolder
-from discretion.runs.history import UNREADABLE, History, read_answers, read_history
+from discretion.runs.history import History, read_answers, read_history
+from discretion.runs.manifest import compare
 
 if TYPE_CHECKING:
     from discretion.runs.prepare import Task
@@ -99,8 +100,8 @@ class Run:
     def history(self) -> History:
         try:
             return read_history(self.files.history)
-        except UNREADABLE as problem:
-            raise InputError(f"cannot read {self.files.history}: {problem!r}") from None
+        except (OSError, ValueError) as problem:
+            raise InputError(f"cannot read {self.files.history}: {problem}") from None
 
     @cached_property
     def ledger(self) -> OnRecord | None:
@@ -116,8 +117,8 @@ class Run:
             for heard in read_answers(self.files.answers):
                 for client, reason in heard.refused.items():
                     found.setdefault(client, (heard.round, reason))
-        except (OSError, *UNREADABLE) as problem:
-            raise InputError(f"cannot read {self.files.answers}: {problem!r}") from None
+        except (OSError, ValueError) as problem:
+            raise InputError(f"cannot read {self.files.answers}: {problem}") from None
         return found
 
     @cached_property
@@ -210,9 +211,10 @@ def read_runs(runs: Sequence[AnyRun]) -> list[Run]:
 
 
 def read_run(path: AnyPath) -> Run:
-    """Read a run folder; nothing in it is written."""
+    """Read a run folder, after comparing its files with the manifest; nothing in it is written."""
     folder = RunFolder(Path(path))
     folder.require()
+    compare(folder)
     run = Run(
         folder=folder.path,
         config=settings.read(folder.config),

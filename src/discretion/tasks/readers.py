@@ -210,7 +210,7 @@ def read_table(path: Path) -> Table:
                 problems.append(f"line {line}, column {name}: empty")
         for j, column in enumerate(numeric):
             try:
-                number = float(row[column])
+                number = np.nan if "_" in row[column] else float(row[column])
             except ValueError:
                 number = np.nan
             if abs(number) <= largest:

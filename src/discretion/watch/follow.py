@@ -14,7 +14,7 @@ from discretion.clients.remote import Heard
 from discretion.errors import DiscretionError
 from discretion.ledger.reader import OnRecord, nothing, read_on
 from discretion.runs.folder import RunFolder, lock_scope
-from discretion.runs.history import UNREADABLE, RoundRecord, parse_answers
+from discretion.runs.history import RoundRecord, parse_answers
 from discretion.runs.read import Run, read_run
 
 Status = Literal["waiting", "ready", "running", "stopped", "finished"]
@@ -180,8 +180,8 @@ class Follow:
         """Take note of a line that cannot be read, and go on with the next."""
         try:
             yield
-        except UNREADABLE as problem:
-            self._problem = f"a line of {self._folder.path} cannot be read: {problem!r}"
+        except ValueError as problem:
+            self._problem = f"a line of {self._folder.path} cannot be read: {problem}"
 
     def _read_ledger(self, run: Run, ending: bool) -> None:
         """Not while a run ends: it makes one file of its ledger then, which a reader would hinder."""
