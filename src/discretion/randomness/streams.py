@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     TURNS = 8
     STATISTICS = 9
     SHARES = 10
+    AUDIT = 11
 
 
 def stream(seed: int, purpose: Purpose, *counter: int) -> np.random.Generator:
