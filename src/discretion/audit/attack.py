@@ -12,6 +12,7 @@ from discretion.arrays import Floats
 from discretion.audit import lower_bound
 from discretion.audit.canaries import Bools, Canaries, Game, Trials
 from discretion.audit.lower_bound import Tally
+from discretion.audit.record_canaries import RecordGame
 from discretion.plan.plan import ADVERSARIES, Adversary, Plan
 from discretion.plan.population import Population
 from discretion.plan.steps import Steps
@@ -37,7 +38,7 @@ class Shown:
     any_mechanism: float  # epsilon of any mechanism that fits
     attack: str  # that showed the most
     noise: float  # measured standard deviation, as a share of the planned one
-    coins: float  # measured rate of taking part, as a share of the planned one
+    coins: float | None  # measured rate of taking part, as a share of the planned one; None: not seen
     contradictions: tuple[str, ...]  # what cannot be true of the certificate
 
     @property
@@ -74,7 +75,7 @@ def audit(
     against: Sequence[Adversary] = (),
     tick: Callable[[], None] = lambda: None,
 ) -> Audit:
-    """Attack a plan that protects clients, and return what the attacks show of each budget class.
+    """Attack a plan, and return what the attacks show of each budget class.
 
     An adversary that sees the same as one before it is not played again.
 
@@ -84,32 +85,35 @@ def audit(
         once for each class, adversary and test, which share `CHANCE` among them.
     """
     names, member = population.classes()
-    canaries = Canaries.of(plan, certificate, member)
     shown: dict[Adversary, list[Shown]] = {}
     for who in against or playable(certificate):
         same = next((other for other in shown if _sees_the_same(plan, who, other)), None)
         if same is not None:
             shown[who] = [replace(each, adversary=who) for each in shown[same]]
             continue
-        found = Trials.together(_ticked(Game(plan, canaries, who, server).play(games, seed), tick))
+        game: Game | RecordGame
+        if plan.unit == "record":
+            game = RecordGame.of(plan, certificate, member)
+        else:
+            game = Game(plan, Canaries.of(plan, certificate, member), who, server)
+        found = Trials.together(_ticked(game.play(games, seed), tick))
         learning = np.arange(len(found.inside)) < LEARN * len(found.inside)
         shown[who] = []
-        for k, kinds in enumerate(canaries.kinds):
+        for k, kinds in enumerate(game.kinds):
             mine = found.group == k
             if not mine.any():
                 continue
             claims = [plan.steps(against=who).of(np.array([client])) for client in kinds]
-            chance = CHANCE / (TESTS * len(canaries.kinds) * len(ADVERSARIES))
+            chance = CHANCE / (TESTS * len(game.kinds) * len(ADVERSARIES))
             attacks = _attacked(found, mine, learning, claims, float(population.delta[kinds].max()), chance)
-            noise, coins, odd = _measured(plan, found, mine, canaries, k, chance)
-            here = canaries.client[canaries.group == k]
+            noise, coins, odd = _measured(found, mine, plan.adjacency == "replace", chance)
             shown[who].append(
                 Shown(
                     name=names[k],
                     adversary=who,
-                    canaries=len(here),
+                    canaries=int(mine.sum()) // games,
                     trials=int((mine & ~learning).sum()),
-                    certified=float(certificate.epsilon[who][here].max()),
+                    certified=float(certificate.epsilon[who][kinds].max()),
                     at_least=attacks.at_least,
                     any_mechanism=attacks.any_mechanism,
                     attack=attacks.name,
@@ -189,18 +193,17 @@ def _tally(score: Floats, inside: Bools, who: Bools, threshold: float, turned: b
 
 
 def _measured(
-    plan: Plan, found: Trials, mine: Bools, canaries: Canaries, group: int, chance: float
-) -> tuple[float, float, list[str]]:
+    found: Trials, mine: Bools, replaced: bool, chance: float
+) -> tuple[float, float | None, list[str]]:
     """Return noise and rate of one class as shares of the planned ones, and what cannot be true of them."""
     odd = []
-    out = mine & ~found.inside if plan.adjacency == "add_remove" else mine
-    released = int(out.sum()) * plan.rounds
-    squares = float(found.squares[out].sum())
-    if released and stats.chi2.cdf(squares, released) < chance:
+    out = mine & (~found.inside | replaced)
+    releases, squares = int(found.releases[out].sum()), float(found.squares[out].sum())
+    if stats.chi2.cdf(squares, max(releases, 1)) < chance:
         odd.append("there is less noise than planned")
-    rate = np.concatenate([np.tile(p.rate, (p.rounds, 1)) for p in plan.phases])  # (T, N)
-    expected = float(rate[:, canaries.client[canaries.group == group]].mean())
-    flips, asked = int(mine.sum()) * plan.rounds, int(found.asked[mine].sum())
-    if stats.binom.sf(asked - 1, flips, expected) < chance:
+    expected, asked = float(found.expected[mine].sum()), int(found.asked[mine].sum())
+    flips = int(found.releases[mine].sum())
+    if expected and stats.binom.sf(asked - 1, flips, min(expected / flips, 1.0)) < chance:
         odd.append("canaries take part more often than planned")
-    return (squares / max(released, 1)) ** 0.5, asked / max(flips * expected, 1e-300), odd
+    coins = asked / expected if expected else None
+    return float(np.sqrt(squares / max(releases, 1))), coins, odd

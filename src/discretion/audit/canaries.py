@@ -103,8 +103,10 @@ class Trials:
     group: Ints  # (n,) its budget class
     likelihood: Floats  # (n,) log-likelihood ratio of what was released, if all is as planned
     seen: Floats  # (n, F) everything else that may tell, by stretches of rounds
-    squares: Floats  # (n,) squares of released noise over its planned variance, summed over rounds
-    asked: Ints  # (n,) rounds in which the sampler chose the canary
+    squares: Floats  # (n,) squares of released noise over its planned variance, summed over releases
+    releases: Ints  # (n,) number of releases that were seen
+    asked: Ints  # (n,) how often a secret coin chose the canary; 0 where coins cannot be seen
+    expected: Floats  # (n,) how often by the plan
 
     @classmethod
     def together(cls, games: Iterable["Trials"]) -> "Trials":
@@ -121,6 +123,11 @@ class Game:
     adversary: Adversary
     server: Server = PLAIN
 
+    @property
+    def kinds(self) -> tuple[Ints, ...]:
+        """By budget class: one client of each kind that plays canaries."""
+        return self.canaries.kinds
+
     def play(self, games: int, seed: int) -> Iterator[Trials]:
         """Play the plan `games` times, and yield what was seen of each game."""
         return (self._play(number, seed) for number in range(games))
@@ -135,7 +142,7 @@ class Game:
         blocks = min(BLOCKS, plan.rounds)
         seen = np.zeros((len(inside), blocks, FEATURES))
         likelihood, squares = np.zeros(len(inside)), np.zeros(len(inside))
-        asked = np.zeros(len(inside), dtype=np.int64)
+        asked, expected = np.zeros(len(inside), dtype=np.int64), np.zeros(len(inside))
 
         def observe(released: Floats) -> None:
             nonlocal sums
@@ -153,7 +160,10 @@ class Game:
             likelihood += look.ratio
             squares += look.noise**2
             asked += look.asked
-        return Trials(inside, canaries.group, likelihood, seen.reshape(len(inside), -1), squares, asked)
+            expected += plan.phases[plan.phase_of(round_)].rate[canaries.client]
+        releases = np.full(len(inside), plan.rounds)
+        flat = seen.reshape(len(inside), -1)
+        return Trials(inside, canaries.group, likelihood, flat, squares, releases, asked, expected)
 
     def _look(
         self, round_: int, clients: "_CanaryClients", scale: float, sums: Floats, coins: np.random.Generator

@@ -1,0 +1,146 @@
+"""The canary game for plans that protect records: canaries are records, trained by the real engine.
+
+Every record has a feature of its own, so large that its gradient is clipped. The learning rate is so small
+that the model, and with it the direction of each gradient, hardly changes. What a client sends then has a
+component for each record: the number of batches that the record was in, and noise.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy import stats
+from scipy.special import logsumexp
+from torch import nn
+
+from discretion.accounting.certificate import Certificate, worst_of
+from discretion.arrays import Floats, Ints
+from discretion.audit.canaries import BLOCKS, FAR, FEATURES, Bools, Trials
+from discretion.clients.local_clients import LocalClients
+from discretion.clients.training import LocalTraining
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
+from discretion.plan.selection_rules import Reading
+from discretion.randomness.streams import Purpose, stream
+from discretion.tasks.datasets import Dataset, Split
+from discretion.tasks.partitions import Partition
+from discretion.training.loop import State, next_state
+from discretion.training.orders import Clients, Order, Statistics, Updates
+
+RECORDS = 128  # canaries of a client
+STILL = 1e-4  # largest change of a record's score by all of the training
+
+
+class _Watched:
+    """Clients whose answers are looked at as they leave."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self.left: list[tuple[int, Floats]] = []  # client and update
+
+    def updates(self, order: Order) -> Iterator[Updates]:
+        for part in self._clients.updates(order):
+            self.left += zip(part.clients.tolist(), part.change.astype(np.float64), strict=True)
+            yield part
+
+    def statistics(self, order: Order, reading: Reading) -> Statistics:
+        return self._clients.statistics(order, reading)
+
+
+@dataclass(frozen=True)
+class RecordGame:
+    """A plan and the clients whose records are canaries: in each budget class, the one that spends most."""
+
+    plan: Plan
+    client: Ints  # (C,)
+    group: Ints  # (C,) budget class
+
+    @classmethod
+    def of(cls, plan: Plan, certificate: Certificate, member: Ints) -> "RecordGame":
+        share = np.where(np.isfinite(certificate.spent), certificate.share, -1.0)
+        worst = worst_of(member, share)
+        group = np.arange(len(worst))
+        asked = [sum(p.rounds * int(p.expected[i] > 0) for p in plan.phases) > 0 for i in worst]
+        fine = np.isfinite(certificate.spent[worst]) & np.array(asked)
+        return cls(plan, worst[fine], group[fine])
+
+    @property
+    def kinds(self) -> tuple[Ints, ...]:
+        """By budget class: the client whose records are canaries."""
+        return tuple(self.client[self.group == k] for k in range(int(self.group.max(initial=-1)) + 1))
+
+    @cached_property
+    def _longest(self) -> float:
+        return float(max(phase.clip[self.client].max() for phase in self.plan.phases))
+
+    @cached_property
+    def _dataset(self) -> Dataset:
+        each = 2 * FAR * self._longest * np.eye(RECORDS, dtype=np.float32)
+        inputs = np.tile(each, (len(self.client), 1))
+        split = Split(inputs, np.zeros(len(inputs), dtype=np.int64))
+        return Dataset("canaries", split, Split(inputs[:1], split.labels[:1]), 2, "tabular", "made up")
+
+    @cached_property
+    def _learning_rate(self) -> float:
+        """A learning rate by which no score changes by more than `STILL`, even if steps always add up."""
+        most = 0.0
+        for phase in self.plan.phases:
+            assert phase.batch is not None
+            for i in self.client:
+                step = (phase.clip[i] + 5 * phase.noise[phase.pool[i]]) / (phase.batch[i] * RECORDS / 4)
+                most = max(most, phase.rounds * float(phase.releases[i]) * step)
+        return STILL / (2 * FAR * self._longest * most * len(self.plan.phases))
+
+    def play(self, games: int, seed: int) -> Iterator[Trials]:
+        """Play the plan `games` times, and yield what was seen of each game."""
+        return (self._play(number, seed) for number in range(games))
+
+    def _play(self, number: int, seed: int) -> Trials:
+        plan, coins = self.plan, stream(seed, Purpose.AUDIT, number)
+        inside = coins.random((len(self.client), RECORDS)) < 0.5
+        clients = _Watched(self._clients(inside))
+        state = State.start(np.zeros(2 * RECORDS, np.float32))
+        blocks = min(BLOCKS, plan.rounds)
+        seen = np.zeros((*inside.shape, blocks, FEATURES))
+        likelihood, squares, turns = (np.zeros(inside.shape) for _ in range(3))
+        for round_ in range(1, plan.rounds + 1):
+            phase = plan.phases[plan.phase_of(round_)]
+            state = next_state(plan, clients, state, run=f"audit {number}", seed=seed)
+            for who, change in clients.left:
+                for c in np.flatnonzero(self.client == who):
+                    value, noise, ratio = self._look(phase, int(who), int(inside[c].sum()), change)
+                    block = seen[c, :, (round_ - 1) * blocks // plan.rounds]
+                    block[:, 0] += value
+                    block[:, 1] += ratio
+                    likelihood[c] += ratio
+                    squares[c] += noise**2
+                    turns[c] += 1
+            clients.left.clear()
+        group = np.repeat(self.group, RECORDS)
+        flat = seen.reshape(inside.size, -1)
+        releases = turns.ravel().astype(np.int64)
+        unseen = np.zeros(inside.size)  # coins choose batches, inside the client
+        scores = inside.ravel(), group, likelihood.ravel(), flat
+        return Trials(*scores, squares.ravel(), releases, unseen.astype(np.int64), unseen)
+
+    def _clients(self, inside: Bools) -> LocalClients:
+        start = np.zeros(len(self.plan.clients) + 1, dtype=np.int64)
+        start[self.client + 1] = inside.sum(axis=1)
+        order = np.argsort(self.client)
+        index = np.concatenate([np.flatnonzero(inside[c]) + c * RECORDS for c in order])
+        local = LocalTraining(learning_rate=self._learning_rate)
+        model = nn.Sequential(nn.Linear(RECORDS, 2, bias=False))
+        held = Partition(index, np.cumsum(start))
+        return LocalClients(self._dataset, held, model, local, device="cpu", workers=1)
+
+    def _look(self, phase: Phase, who: int, records: int, change: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return (RECORDS,) components of what a client sent in one turn, in clips, their noise and ratios."""
+        assert phase.batch is not None
+        batch, clip, steps = float(phase.batch[who]), float(phase.clip[who]), phase.steps
+        other, right = -change.reshape(2, RECORDS)[[1, 0]] * batch * records / self._learning_rate
+        value = (other - right) / np.sqrt(2) / clip
+        std = phase.noise[phase.pool[who]] / clip * np.sqrt(steps)
+        times = np.arange(steps + 1)[:, None]
+        grown = stats.binom.logpmf(times, steps, batch) + (value * times - times**2 / 2) / std**2
+        return value, value / std, logsumexp(grown, axis=0)
