@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from costates import by_costates
 
 from discretion.accounting import certify
 from discretion.accounting.certificate import Spending
 from discretion.arrays import Floats
 from discretion.methods import make_plan, pldp_sampling, privacy_aware
 from discretion.methods.solvers import cohorts
-from discretion.methods.solvers.incentives import Game, all_at, equilibrium, social_optimum, welfare
+from discretion.methods.solvers.incentives import Game, equilibrium, social_optimum, welfare
 from discretion.plan import budgets
 from discretion.plan.plan import Accounting
 from discretion.plan.population import Population
@@ -35,7 +36,7 @@ def game_of(cohort: int, seed: int = 1) -> Game:
     """The paper's: levels U(0.01, 12), privacy weights U(0, 1), 600 records each."""
     random = np.random.default_rng(seed)
     levels, weights = random.uniform(0.01, 12, CLIENTS), random.uniform(0, 1, CLIENTS)
-    return Game(levels, weights, np.full(CLIENTS, 600.0), ROUNDS, cohort)
+    return Game(levels, weights, ROUNDS, cohort)
 
 
 def table(head: list[str], rows: list[list[str]]) -> None:
@@ -51,9 +52,9 @@ def mean_field(game: Game) -> None:
     rows = []
     for reward in REWARDS:
         found = equilibrium(game, reward)
-        costates = equilibrium(game, reward, "costates", 1.0, tolerance=1e-3, iterations=50)
-        ours = f"{found.report.iterations}, {'yes' if found.report.converged else 'no'}"
-        theirs = f"{costates.report.iterations}, {'yes' if costates.report.converged else 'no'}"
+        costates = equilibrium(game, reward, by_costates, 1.0, tolerance=1e-3, iterations=50)
+        ours = f"{found.iterations}, {'yes' if found.converged else 'no'}"
+        theirs = f"{costates.iterations}, {'yes' if costates.converged else 'no'}"
         rows.append([f"{reward:g}", *(f"{found.phi[t]:.2f}" for t in ROUNDS_SHOWN), ours, theirs])
     head = [
         "reward",
@@ -71,7 +72,7 @@ def worth(game: Game) -> None:
         offer = np.full(ROUNDS + 1, reward)
         found = equilibrium(game, reward)
         kept = np.tile(game.rho0, (ROUNDS + 1, 1))
-        every = (social_optimum(game, offer), found.rho, kept, all_at(game, game.rho_low))
+        every = (social_optimum(game, offer), found.rho, kept, np.full_like(found.rho, game.rho_low))
         rows.append([f"{reward:g}", *(f"{welfare(game, rho, offer):,.0f}" for rho in every)])
     head = [
         "reward",
@@ -96,7 +97,7 @@ def costs(reward: float = 5.0) -> None:
         found = equilibrium(game, reward)
         alone = np.tile(game.rho0, (ROUNDS + 1, 1))
         same = np.full((ROUNDS + 1, CLIENTS), game.cohort / CLIENTS)
-        by_level = cohorts.inclusion(cohorts.by_level(found.rho), game.cohort)
+        by_level = cohorts.inclusion(found.rho, game.cohort)
         row = [f"{share:g}"]
         for weight in (3e-10, 1.0, 100.0):
             row += [f"{cost(weight, found.rho, found.reward, by_level):.1f}"]

@@ -46,7 +46,7 @@ def ours(way: str, workload: str, seconds: float, cores: int) -> None:
     """torch: without compiled code; each: by the gradient of each record, as for models of unknown parts."""
     torch.set_num_threads(cores)
     if way == "each":
-        record_sums.known = lambda model: None  # type: ignore[attr-defined]
+        record_sums.trace_per_record = lambda model: None  # type: ignore[attr-defined]
     inputs, labels = peers.data_of(workload)
     split = Split(inputs, labels)
     kind: Kind = "tabular" if workload == "adult" else "image"

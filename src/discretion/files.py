@@ -1,10 +1,17 @@
-"""Crash-safe files: written in full under another name, flushed to disk, then renamed."""
+"""Files: crash-safe writing (in full under another name, flushed, then renamed), reading, locks."""
 
+import fcntl
 import os
 import shutil
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TextIO
 
-from discretion.errors import InputError
+from discretion.errors import ConfigError, InputError
+
+AnyPath = str | os.PathLike[str]
 
 
 def read_text(path: Path) -> str:
@@ -15,6 +22,16 @@ def read_text(path: Path) -> str:
         raise InputError(f"cannot read {path}: {problem}") from None
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror}") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file; raise `ConfigError` with the reason where it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise ConfigError(f"cannot read {path}: {problem.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"{path} is not valid TOML: {problem}") from None
 
 
 def write_safely(path: Path, content: bytes) -> None:
@@ -40,6 +57,17 @@ def sync(folder: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+@contextmanager
+def locked(path: Path, in_use: str) -> Iterator[TextIO]:
+    """Hold a file's lock, or raise `InputError` where another process does; it ends with this process."""
+    with path.open("a", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(in_use) from None
+        yield lock
 
 
 def append(path: Path, line: str) -> None:

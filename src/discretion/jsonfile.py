@@ -5,6 +5,7 @@ import math
 import reprlib
 from typing import Any, TypeVar, get_type_hints
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from discretion.arrays import Floats
@@ -25,7 +26,7 @@ def record_of(kind: type, **other: Any) -> type[Record]:
 
 
 def dump(record: dict[str, Any]) -> str:
-    """Return standard JSON, with infinities as the strings "inf" and "-inf"; raise for NaN."""
+    """Return standard JSON, with arrays as lists and infinities as "inf" and "-inf"; raise for NaN."""
     lines = (f"{json.dumps(key)}: {_dump(value)}" for key, value in record.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -33,6 +34,8 @@ def dump(record: dict[str, Any]) -> str:
 def _dump(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_dump(key)}: {_dump(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except ValueError:  # an infinity: rare, and looking for one beforehand would cost the most time

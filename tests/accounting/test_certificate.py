@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from discretion.accounting import Certificate, Pld, Renyi, certify, fixed_size, noise_multiplier, spent
 from discretion.accounting.accountant import TIGHT
-from discretion.accounting.certificate import MOST_POINTS, Spending
-from discretion.accounting.certificate_json import FORMAT
+from discretion.accounting.certificate import FORMAT, MOST_POINTS, Spending
 from discretion.arrays import Floats
 from discretion.errors import BudgetError, LedgerError, PlanError
 from discretion.ledger.ledger import Ledger

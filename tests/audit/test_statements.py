@@ -22,7 +22,7 @@ from discretion.plan.plan import ADVERSARIES, Adversary, NoiseAt, Plan, Randomne
 from discretion.plan.population import Population
 from discretion.plan.steps import Unit
 from discretion.report import officer
-from discretion.report.page import layout
+from discretion.report.page import fragment
 from discretion.report.receipt_page import render
 from discretion.report.run_group import group
 from discretion.runs.read import Run, read_run
@@ -45,7 +45,6 @@ TELLING = re.compile(
 # below `audit` in the import order, where what is worded is no promise of a plan
 ELSEWHERE = {
     "guard/checks.py": "why a client's own guard refuses an order",
-    "guard/policy.py": "what a field of GUARD.toml does",
     "runs/config.py": "what a setting does",
 }
 NOISE: tuple[NoiseAt, ...] = get_args(NoiseAt)
@@ -154,7 +153,8 @@ def test_every_promise_names_its_condition_everywhere(
     assert (record["protection"], record["noise"]) == (told, noise)
     # report
     groups = group([run])
-    page = plain(layout(list(officer.sections(groups, run.folder / "report.html").values())))
+    out = run.folder / "report.html"
+    page = plain(fragment("officer.html", groups=groups, classes=(), officer=officer, out=out))
     assert told in page and noise in page and statements.trusted(certificate) in page
     assert all(words in page for words in statements.against(certificate).values())
     # receipt

@@ -56,10 +56,10 @@ def test_everything_goes_to_the_device(name: str, elsewhere: None) -> None:
     size = sum(p.numel() for p in model.parameters())
     assert made.device == META and {p.device for p in model.parameters()} == {META}
     found = changes(made, order([0, 1, 2], made))
-    assert made._stack is None and made._many._possible  # by vmap, in this process
+    assert made._stack is None and made._torch._vmap_works  # by vmap, in this process
     assert [row.shape for row in found.values()] == [(size,)] * 3
     records, real = made._batches(order([2], made), np.array([0]))
-    single = made._many._single.train(made.initial(), records[0], real[0], 0.1)
+    single = made._torch.train(made.initial(), records[0], real[0], 0.1)
     assert single.shape == (size,)
     for layers in ((), made.layers):
         steps = changes(made, noisy(made, [0, 2], steps=2, clip=1.0, noise=0.1, layers=layers))

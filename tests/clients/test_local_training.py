@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, ExponentialL
 
 from discretion import engine
 from discretion.clients.local_clients import LocalClients
-from discretion.clients.torch_training import RecordTensors, TorchTraining, VmapTraining
+from discretion.clients.torch_training import RecordTensors, TorchTraining
 from discretion.clients.training import LocalTraining, Schedule, batches
 from discretion.errors import InputError
 from discretion.tasks import models
@@ -156,8 +156,8 @@ def test_every_way_ends_where_torch_ends(how: dict[str, Any], way: str) -> None:
     start, everybody = made.initial(), np.arange(len(SIZES))
     if way == "together":
         records, real = batches(PARTITION, local, 9, everybody, 0 * everybody)
-        rows = made._many.train(start, records, real, local.rate(3, ROUNDS))
-        assert made._many._possible
+        rows = made._torch.train_many(start, records, real, local.rate(3, ROUNDS))
+        assert made._torch._vmap_works
     else:
         made._stack = made._stack if way == "compiled" else None
         found = changes(made, Order(3, 9, start, everybody, 0 * everybody, rounds=ROUNDS))
@@ -172,11 +172,10 @@ def test_where_torch_cannot_vectorise_clients_are_trained_one_after_the_other() 
     torch.manual_seed(0)
     local, model, data = LocalTraining(), Stubborn(), RecordTensors(DATASET, DATASET.train, CPU)
     records, real = batches(PARTITION, local, 9, np.arange(3), np.zeros(3, np.int64))
-    many = VmapTraining(model, data, local)
+    many, single = TorchTraining(model, data, local), TorchTraining(model, data, local)
     start = models.flatten(model)
-    rows = many.train(start, records, real, 0.1)
-    assert not many._possible
-    single = TorchTraining(model, data, local)
+    rows = many.train_many(start, records, real, 0.1)
+    assert not many._vmap_works
     for client in range(3):
         row = single.train(start, records[client], real[client], 0.1)
         np.testing.assert_array_equal(rows[client], row)

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional
 
 from discretion import engine
-from discretion.clients.dp_sgd import TorchSums
 from discretion.clients.local_clients import LocalClients
 from discretion.clients.training import LocalTraining
 from discretion.engine import CompiledSums, RecordArrays, stack_of
+from discretion.engine.record_sums import RecordSums
 from discretion.errors import PlanError
 from discretion.randomness.sources import Seeded
 from discretion.randomness.streams import Purpose, stream
@@ -358,6 +358,6 @@ def test_both_ways_give_the_same_updates() -> None:
         assert np.abs(expected).max() > 1e-3
     compiled, torch_s = (fast._noisy._idle[way].get() for way in (True, False))
     assert isinstance(compiled, CompiledSums) and isinstance(
-        torch_s, TorchSums
+        torch_s, RecordSums
     )  # layers within tensors go the long way
     assert slow._noisy._idle[True].empty()

@@ -15,10 +15,9 @@ from discretion import engine
 from discretion.cli import experiments
 from discretion.errors import ConfigError, DataError, DiscretionError
 from discretion.experiments.cells import Cell, Result, cells, read_result, result_path
-from discretion.experiments.data_fallback import with_data
 from discretion.experiments.result_files import accuracy
 from discretion.experiments.run_cells import Running, run
-from discretion.experiments.settings import Experiment, merged, read, shipped
+from discretion.experiments.settings import Experiment, merged, read, shipped, with_data
 from discretion.experiments.table_lines import cells_csv, columns, lines
 from discretion.experiments.tuning import chosen, trials, tune
 from discretion.report import picture

@@ -9,7 +9,7 @@ import pytest
 
 from discretion.errors import Refusal
 from discretion.guard import checks, policy
-from discretion.guard.new_policy import new_policy
+from discretion.guard.policy import new_policy
 from discretion.plan.plan import Plan
 from discretion.plan.selection_rules import Reading
 from support.guarding import PEOPLE, SEED, SHAPES, cryptographic, one_pool, own_pools, plan_of

@@ -877,13 +877,14 @@ RACE = (
 import time
 from discretion.errors import BudgetError
 
-record = Ledger._record
+consider = Ledger._consider
 
 def slowly(self, *args):
+    found = consider(self, *args)
     time.sleep(0.2)
-    record(self, *args)
+    return found
 
-Ledger._record = slowly
+Ledger._consider = slowly
 print("ready", flush=True)
 sys.stdin.readline()
 try:

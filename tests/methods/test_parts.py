@@ -6,7 +6,7 @@ import pytest
 from discretion.accounting import Pld, gaussian, noise_multiplier, noise_scale
 from discretion.methods import parts
 from discretion.methods.parts import draw, finite, own_phases, schedule_scale, whole_gaussian
-from discretion.methods.solvers.pool import spread
+from discretion.methods.solvers.groups import spread
 from discretion.plan.steps import Steps
 
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from discretion.report import svg
 from discretion.report.chart import Chart, Series, Style, categories, linear, logarithmic, rounds
 from discretion.report.charts import stretches
-from discretion.report.html import Drawing
-from discretion.report.page import layout
+from discretion.report.page import macro
 
 LOOK = Style("--method-1", "circle", "solid")
 LINE = Series("one", [0.0, 5.0, 10.0], [0.0, 0.5, 1.0], LOOK)
@@ -48,7 +47,7 @@ def test_axes_say_where_values_stand() -> None:
 
 
 def paths(chart: Chart, kind: str) -> list[str]:
-    return re.findall(rf'<path class="{kind}"[^>]* d="([^"]*)"', layout(Drawing("x", chart, "y")))
+    return re.findall(rf'<path class="{kind}"[^>]* d="([^"]*)"', macro("drawing", "x", chart, "y"))
 
 
 def test_a_line_goes_through_its_values() -> None:
@@ -69,7 +68,7 @@ def test_bars_stand_side_by_side() -> None:
     chart = Chart(bars, categories("Class", ["a", "b"]), CHART.y, 200)
     found = re.findall(
         r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"',
-        layout(Drawing("x", chart, "y")),
+        macro("drawing", "x", chart, "y"),
     )
     first, second, other = (tuple(map(float, each)) for each in found)
     assert (first[1], first[3]) == (500, 500) and second[3] == 1000 and other[3] == 200
@@ -104,7 +103,7 @@ def test_tables_and_files_hold_the_same_numbers() -> None:
 
 def test_names_cannot_break_out() -> None:
     odd = '</script><script>alert(1)</script>"'
-    drawn = layout(Drawing("x", replace(CHART, series=(replace(LINE, name=odd),)), "y"))
+    drawn = macro("drawing", "x", replace(CHART, series=(replace(LINE, name=odd),)), "y")
     assert drawn.count("<script") == 1 and drawn.count("</script>") == 1
     record = json.loads(re.findall(r"<script[^>]*>(.*?)</script>", drawn)[0])
     assert record["series"][0]["name"] == odd

@@ -13,11 +13,12 @@ from discretion.errors import PlanError
 from discretion.methods.papers.appendix import SLOPE, turns_bound
 from discretion.methods.papers.kiani import Saving
 from discretion.methods.papers.opacus import Opacus
-from discretion.methods.papers.xu_hu import weights
-from discretion.methods.solvers.cohorts import ROUNDING, by_level
-from discretion.methods.solvers.incentives import Game
+from discretion.methods.papers.xu_hu import Setting, weights
+from discretion.methods.solvers.cohorts import ROUNDING
+from discretion.methods.solvers.incentives import Game, welfare
 from discretion.methods.solvers.selection import _variance, select
 from discretion.plan.steps import Steps
+from support.best_reward import PaidGame
 
 # appendix
 
@@ -80,6 +81,11 @@ def noise_by_lemma_4(saving: Saving, multiplier: Floats) -> Steps:
 
 
 # xu_hu
+
+
+def cohort_of(setting: Setting) -> float:
+    """q n, the number of clients that a round is meant to have."""
+    return setting.rate * setting.clients
 
 
 KEPT = np.array([0.7, 0.8, 0.9])  # k_m / d, the part of each group's sum that Top-k keeps
@@ -161,6 +167,20 @@ def planned_objective(rate: Floats, variance: Floats, noise: Floats) -> float:
 
 
 # cohorts
+
+
+def by_level(rho: Floats) -> Floats:
+    """Return the paper's (…, N) distribution: a client is drawn in proportion to its privacy level."""
+    return np.asarray(rho / rho.sum(axis=-1, keepdims=True))
+
+
+def importance_weights(theta: Floats, x: Floats, cohort: int) -> Floats:
+    """Return (N,) weights theta/(K x): unbiased if clients are drawn from x with replacement, and only then.
+
+    Defect: the paper draws without replacement, where these weights sum to more than 1 in expectation. For
+    such draws see `inclusion` and `unbiased_weights`.
+    """
+    return np.asarray(theta / (cohort * x))
 
 
 def by_noise(theta: Floats, rho: Floats) -> Floats:
@@ -260,7 +280,7 @@ def top_k_energy(kept: Floats) -> Floats:
 # incentives
 
 
-def printed_accuracy_weight(game: Game) -> float:
+def printed_accuracy_weight(game: PaidGame) -> float:
     """The accuracy weight that the paper's cost (13) has: mean of (theta/|D|)², of the order 1e-10."""
     return float(np.mean((game.theta / game.size) ** 2))
 
@@ -303,6 +323,20 @@ def weighted_noise(weight: Floats, rates: Floats, multiplier: Floats) -> Floats:
 
 
 # welfare
+
+
+def unbounded_optimum(game: Game, reward: Floats) -> Floats:
+    """Return the (T+1, N) levels of greatest welfare by the paper, R/(2 varphi).
+
+    Defect: levels that no client may choose; with varphi uniform on (0, 1) the mean of that optimum over
+    populations is infinite.
+    """
+    return np.asarray(reward[:, None] / (2 * game.privacy_weight))
+
+
+def unbounded_price(game: Game, rho: Floats, reward: Floats) -> float:
+    """Return the price of anarchy against the paper's unbounded optimum, where rho is worth something."""
+    return welfare(game, unbounded_optimum(game, reward), reward) / welfare(game, rho, reward)
 
 
 def printed_random_bound(game: Game, reward: Floats) -> float:

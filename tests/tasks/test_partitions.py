@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from discretion.arrays import Ints
 from discretion.errors import DataError
 from discretion.tasks import partitions as pt
-from discretion.tasks.partitions import Ints, Partition
+from discretion.tasks.partitions import Partition
 
 BY_LABEL = [kind for kind in pt.KINDS if kind != "natural"]
 

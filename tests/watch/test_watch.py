@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discretion.ledger import snapshot
+from discretion.ledger import reader
 from discretion.ledger.ledger import Ledger
 from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
@@ -227,7 +227,7 @@ def test_a_ledger_that_names_a_client_too_many_is_not_read(copy: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("UPDATE round SET refused = '[999]' WHERE round = 2")
         db.commit()
-    assert snapshot.read_on(path, seen.run.about.id, snapshot.nothing(len(seen.run.population))) is None
+    assert reader.read_on(path, seen.run.about.id, reader.nothing(len(seen.run.population))) is None
 
 
 def test_a_folder_that_cannot_be_read_is_said(copy: Path) -> None:
@@ -276,16 +276,16 @@ def test_a_ledger_is_read_on_from_what_is_known(copy: Path) -> None:
         db.execute("UPDATE round SET reserved = '2000' WHERE round = 1")
         db.execute("UPDATE round SET committed = '3000' WHERE round = ?", [ROUNDS - 1])
         db.commit()
-        known = snapshot.read_on(path, run, snapshot.nothing(clients))
+        known = reader.read_on(path, run, reader.nothing(clients))
         assert known and (known.reserved, known.committed, known.other_runs) == (ROUNDS, ROUNDS - 1, 0)
         assert (known.since, known.until) == ("2000", "3000")
         db.execute(state, ["committed", ROUNDS])
         db.commit()
-    again = snapshot.read_on(path, run, known)
+    again = reader.read_on(path, run, known)
     assert again and again.reserved == again.committed == ROUNDS
-    other = snapshot.read_on(path, "another", snapshot.nothing(clients))
+    other = reader.read_on(path, "another", reader.nothing(clients))
     assert other and (other.reserved, other.other_runs) == (0, 1)
-    assert snapshot.read_on(copy / "nowhere.sqlite", run, known) is None
+    assert reader.read_on(copy / "nowhere.sqlite", run, known) is None
 
 
 def test_what_clients_elsewhere_answer_is_counted(copy: Path) -> None:
@@ -366,9 +366,9 @@ def test_a_run_ends_as_it_would_unwatched(small_config: Path, tmp_path: Path) ->
     ended, looks = threading.Event(), [0]
 
     def look() -> None:
-        known = snapshot.nothing(len(task.population))
+        known = reader.nothing(len(task.population))
         while not ended.is_set():
-            found = snapshot.read_on(folder.ledger(config), task.name, known, wait=0.0)
+            found = reader.read_on(folder.ledger(config), task.name, known, wait=0.0)
             looks[0] += found is not None
 
     looking = threading.Thread(target=look)

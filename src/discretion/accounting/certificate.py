@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
@@ -9,12 +10,15 @@ from discretion.accounting import fixed_size
 from discretion.accounting.accountant import TIGHT, Accountant
 from discretion.arrays import Floats, Ints, distinct
 from discretion.errors import BudgetError, PlanError
-from discretion.plan.html_table import html_table, span
+from discretion.jsonfile import dump, parse, record_of
+from discretion.plan.html_table import html_table, one_line, span
 from discretion.plan.phase import Phase
 from discretion.plan.plan import ADVERSARIES, Accounting, Adversary, NoiseAt, Plan, Randomness
 from discretion.plan.population import Population
 from discretion.plan.steps import Adjacency, Unit
 
+Format = Literal["discretion-certificate/3"]
+FORMAT: Format = "discretion-certificate/3"
 MOST_POINTS = 25  # on a spending curve
 
 ALSO_FIXED_SIZE = ", or Rényi for a fixed number (Wang, Balle and Kasiviswanathan 2019) where that is less"
@@ -63,8 +67,7 @@ class Certificate:
     spending: Spending
 
     def __repr__(self) -> str:
-        facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
-        return f"<Certificate {self.method}: {facts}>"
+        return one_line(f"Certificate {self.method}:", self._facts())
 
     def _repr_html_(self) -> str:
         who = {f"epsilon, {name}": span(e.min(), e.max()) for name, e in self.epsilon.items()}
@@ -116,20 +119,59 @@ class Certificate:
                 "To run it all the same, on data that may be published, set accept_no_privacy = true "
                 "under [train]."
             )
-        raise BudgetError(overspend_message(self))
+        worst = over[int(np.argmax(self.spent[over] - self.budget[over]))]
+        named = ", ".join(self.clients[i] for i in over[:5]) + (" …" if len(over) > 5 else "")
+        raise BudgetError(
+            f"{self.method}: {len(over)} of {len(self.clients)} clients would overspend ({named}); worst is "
+            f"client {self.clients[worst]}: epsilon {self.spent[worst]:.4g} > budget "
+            f"{self.budget[worst]:.4g} at delta {self.delta[worst]:g}. Lower rounds or rate, raise the "
+            "noise, or raise its budget."
+        )
 
     def to_json(self) -> str:
         """Return the certificate as JSON text."""
-        from discretion.accounting import certificate_json
-
-        return certificate_json.certificate_to_json(self)
+        record = {"format": FORMAT} | vars(self) | {"spending": vars(self.spending)}
+        if not self.dropout:
+            del record["dropout"]
+        return dump(record)
 
     @classmethod
     def from_json(cls, text: str) -> "Certificate":
         """Read a certificate from JSON text; raise `PlanError` for text that is not exactly one."""
-        from discretion.accounting import certificate_json
+        record = dict(parse(text, CertificateRecord, "certificate"))
+        clients, epsilon, curve = record["clients"], record["epsilon"], dict(record["spending"])
+        columns = [record["budget"], record["delta"], record["spent"], *epsilon.values()]
+        lengths = {len(column) for column in columns}
+        if lengths != {len(clients)} or set(epsilon) != set(ADVERSARIES):
+            raise PlanError(
+                f"not a Discretion certificate: found columns of {sorted(lengths)} entries against "
+                f"{', '.join(epsilon)}; expected {len(clients)} entries each, one for each client, "
+                f"against {', '.join(ADVERSARIES)}"
+            )
+        tall = {len(curve[name]) for name in ("classes", "budget", "epsilon")}
+        wide = {len(row) for row in (curve["rounds"], *curve["epsilon"])}
+        if len(tall) != 1 or len(wide) != 1:
+            raise PlanError(
+                "not a Discretion certificate: its spending must have one row for each budget class, with "
+                "one entry for each of its rounds in every row"
+            )
+        del record["format"]
+        record["epsilon"] = _arrays({name: epsilon[name] for name in ADVERSARIES})
+        record["spending"] = Spending(**_arrays(curve))
+        return cls(**_arrays(record))
 
-        return certificate_json.certificate_from_json(text)
+
+def _arrays(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: np.array(value) if isinstance(value, list) else value for name, value in record.items()}
+
+
+CertificateRecord = record_of(
+    Certificate,
+    format=(Format, ...),
+    dropout=(float, 0.0),
+    epsilon=(dict[Adversary, list[float]], ...),
+    spending=(record_of(Spending, epsilon=(list[list[float]], ...)), ...),
+)
 
 
 def certify(plan: Plan, population: Population, accountant: Accountant = TIGHT) -> Certificate:
@@ -221,12 +263,11 @@ def _spending(plan: Plan, population: Population, epsilon: Floats, accountant: A
     names, member = population.classes()
     worst = worst_of(member, share_of(epsilon, population.epsilon))
     points = np.unique(np.linspace(1, plan.rounds, min(plan.rounds, MOST_POINTS)).round()).astype(int)
-    curve = [accountant.epsilon(plan.steps(int(t)).of(worst), population.delta[worst]) for t in points]
-    if plan.sampling == "fixed_size":
-        curve = [
-            np.minimum(each, _fixed_size_charged(plan, population.delta, int(t))[worst])
-            for each, t in zip(curve, points, strict=True)
-        ]
+    curve = []
+    for t in points.tolist():
+        curve.append(accountant.epsilon(plan.steps(t).of(worst), population.delta[worst]))
+        if plan.sampling == "fixed_size":
+            curve[-1] = np.minimum(curve[-1], _fixed_size_charged(plan, population.delta, t)[worst])
     # an upper bound on a later epsilon is one on every earlier epsilon
     curve = list(np.minimum(np.maximum.accumulate(curve), epsilon[worst]))
     return Spending(
@@ -246,17 +287,3 @@ def share_of(spent: Floats, budget: Floats) -> Floats:
     """Return spent over budget, and 0 where the budget is infinite."""
     finite = np.isfinite(budget)
     return np.where(finite, spent / np.where(finite, budget, 1.0), 0.0)
-
-
-def overspend_message(certificate: Certificate) -> str:
-    """Return an error message with the first five clients that would overspend, and the worst."""
-    over = certificate.overspent
-    excess = certificate.spent[over] - certificate.budget[over]
-    worst = over[int(np.argmax(excess))]
-    named = ", ".join(certificate.clients[i] for i in over[:5]) + (" …" if len(over) > 5 else "")
-    return (
-        f"{certificate.method}: {len(over)} of {len(certificate.clients)} clients would overspend "
-        f"({named}); worst is client {certificate.clients[worst]}: epsilon "
-        f"{certificate.spent[worst]:.4g} > budget {certificate.budget[worst]:.4g} at delta "
-        f"{certificate.delta[worst]:g}. Lower rounds or rate, raise the noise, or raise its budget."
-    )

@@ -40,10 +40,8 @@ class CrossCheck:
 def cross_check(plan: Plan, population: Population, certificate: Certificate) -> CrossCheck:
     """Count what the plan charges each kind of client again, by dp-accounting; raise where that is too much.
 
-    What a plan charges is no less than what any promised adversary learns (`Plan.release`). Clients are of
-    one kind if their costs, deltas and budgets are equal. Of more than `MOST_KINDS` kinds, those are counted
-    that use most of their budgets, by the certificate and by Rényi accounting, and the worst client of each
-    budget class.
+    What a plan charges is no less than what any promised adversary learns (`Plan.release`). Of very many
+    kinds of clients a sample is counted (`kinds_of`).
 
     Guarantees:
         Raises `BudgetError` if, for a client that is counted, dp-accounting's epsilon exceeds the one that
@@ -53,27 +51,25 @@ def cross_check(plan: Plan, population: Population, certificate: Certificate) ->
         Rounding that saves time never understates an epsilon, and an excess is reported only if it is there
         without rounding.
     """
-    steps, limit = plan.steps(), certificate.spent
-    bounded = np.flatnonzero(np.isfinite(limit) & np.isfinite(population.epsilon))
+    steps = plan.steps()
+    bounded = np.flatnonzero(np.isfinite(certificate.spent) & np.isfinite(population.epsilon))
     chosen, kinds = kinds_of([steps], population, certificate, among=bounded)
-    chosen = chosen[grid_points(steps.of(chosen)) <= LONGEST]
-    if plan.sampling == "fixed_size":
-        chosen = chosen[:0]
-    most = limit[chosen] + precision(limit[chosen])
+    chosen = chosen[(grid_points(steps.of(chosen)) <= LONGEST) & (plan.sampling != "fixed_size")]
+    limit = certificate.spent[chosen]
+    most = limit + precision(limit)
     again = _counted(steps.of(chosen), population.delta[chosen], most)
     over = np.flatnonzero(~(again <= most))
     if len(over):
-        worst = over[np.argmax(again[over] / limit[chosen[over]])]
+        worst = over[np.argmax(again[over] / limit[over])]
         client = chosen[worst]
         raise BudgetError(
             f"{plan.method}: dp-accounting contradicts the certificate for {len(over)} of {len(chosen)} "
             f"kinds of clients; worst is client {population.client[client]}: found epsilon "
-            f"{again[worst]:.6g}, expected at most {limit[client]:.6g} at delta "
+            f"{again[worst]:.6g}, expected at most {limit[worst]:.6g} at delta "
             f"{population.delta[client]:g}. Nothing was spent. One of the accountants is wrong: please "
             "report this plan as a privacy bug."
         )
-    certified = certificate.spent[chosen]
-    apart = np.abs(again - certified) / np.where(certified > 0, certified, 1.0)
+    apart = np.abs(again - limit) / np.where(limit > 0, limit, 1.0)
     name = f"{Reference.name} {version('dp-accounting')}"
     return CrossCheck(name, len(chosen), kinds, float(np.max(apart, initial=0.0)))
 
@@ -94,8 +90,9 @@ def kinds_of(
     """Return the numbers of one client of each kind, or of a sample of kinds, and how many kinds there are.
 
     Kinds differ in a cost, in delta, in budget or in an epsilon of the certificate. The sample, taken of more
-    than `MOST_KINDS` kinds unless `every` one is asked for, has those that use most of their budgets and the
-    worst client of each budget class. `among` has the numbers of the clients to look at; by default, all.
+    than `MOST_KINDS` kinds unless `every` one is asked for, has those that use most of their budgets, by the
+    certificate and by Rényi accounting, which shares no code with the accountant to be checked, and the worst
+    client of each budget class. `among` has the numbers of the clients to look at; by default, all.
     """
     clients = np.arange(len(population)) if among is None else among
     rows = [column for s in costs for column in (*s.rate, *s.multiplier, *s.count.astype(np.float64))]
@@ -104,7 +101,6 @@ def kinds_of(
     first = clients[np.unique(member, return_index=True)[1]]
     if every or len(first) <= MOST_KINDS:
         return first, len(first)
-    # by the certificate, and by Rényi accounting, which shares no code with the accountant to be checked
     renyi = [Renyi().epsilon(cost.of(first), population.delta[first]) for cost in costs]
     share = share_of(np.maximum.reduce(renyi), population.epsilon[first])
     by_share = np.argsort(-certificate.share[first], kind="stable")[:MOST_KINDS]

@@ -37,8 +37,7 @@ def at_most(rate: Floats, multiplier: Floats, rounds: int, delta: Floats) -> Flo
     Wang, Balle and Kasiviswanathan 2019, Theorem 27 (at integer orders), and never more than the epsilon
     without sampling.
     """
-    pairs = zip(rate.tolist(), multiplier.tolist(), strict=True)
-    divergence = np.array([_curve(q, s / 2) for q, s in pairs])
+    divergence = np.array([_curve(q, s / 2) for q, s in zip(rate.tolist(), multiplier.tolist(), strict=True)])
     return convert(rounds * divergence, delta, ORDERS)
 
 

@@ -122,15 +122,9 @@ def _between(threshold: Floats) -> tuple[Floats, Floats]:
     """
     tail = ndtr(-np.abs(threshold))
     # a threshold t rounded by UNIT * |t| changes the tail by a share of about UNIT * t²
-    error = np.minimum(threshold**2, 1e4)
-    error *= 4 * UNIT
-    error += 16 * UNIT
-    error *= tail
-    *rows, bins = threshold.shape
-    mass = np.zeros((*rows, bins + 1))
+    error = (np.minimum(threshold**2, 1e4) * (4 * UNIT) + 16 * UNIT) * tail
     signed = np.copysign(tail, -(threshold + 0.0))  # from below, or what is left above, negated
-    mass[..., :-1] = signed
-    mass[..., 1:] -= signed
+    mass = np.diff(signed, prepend=0.0, append=0.0)
     middle = (threshold < 0).sum(axis=-1, keepdims=True)
     np.put_along_axis(mass, middle, 1 + np.take_along_axis(mass, middle, axis=-1), axis=-1)
     np.maximum(mass, 0.0, out=mass)

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import fields
 from typing import TypeVar
 
@@ -110,7 +111,6 @@ def _merged(steps: Steps) -> Floats:
     so_far = np.cumsum(table[2], axis=0)
     before = np.maximum.accumulate(np.where(last, so_far, 0.0), axis=0)  # of the last of each kind
     table[2, 1:] = so_far[1:] - before[:-1]
-    table[2, 0] = so_far[0]
     return _in_order(np.where(last, table, 0.0))
 
 
@@ -139,8 +139,14 @@ def _composed(steps: Compositions) -> Floats:
         shift = np.sqrt((shifts**2).sum(axis=1))
     shift = np.where(shift > SMALLEST, shift, shifts.sum(axis=1))  # squares may underflow, sums do not
     spent[plain] = np.minimum(spent[plain], gaussian.epsilon_of(shift, steps.delta[plain]))
-    for k in plain[(tight[plain] == 0) & (_referred(steps.of(plain), spent[plain]) <= REFERRED)]:
-        spent[k] = np.fmin(spent[k], _second(steps.of(np.array([k]))))
+    grid = np.clip(spent[plain] / reference.STEPS_PER_EPSILON, 1e-5, reference.COARSEST)
+    with np.errstate(divide="ignore", over="ignore"):  # points of dp-accounting's grids of single steps
+        points = (0.5 / steps.multiplier[plain] ** 2 + 10 / steps.multiplier[plain]).sum(axis=1) / grid
+    for k in plain[(tight[plain] == 0) & (points <= REFERRED)]:
+        rate, multiplier, count = (x[k, :, None] for x in (steps.rate, steps.multiplier, steps.count))
+        one = Steps(rate, multiplier, count.astype(np.int64))
+        with suppress(ArithmeticError, ValueError):  # beyond dp-accounting's range, too
+            spent[k] = np.fmin(spent[k], reference.Reference().epsilon(one, steps.delta[[k]])[0])
     return np.stack([spent, tight])
 
 
@@ -150,23 +156,6 @@ def _beyond(steps: Compositions) -> Bools:
     steep = ~((high - np.minimum(low, 0.0)).max(axis=1, initial=0.0) < STEEPEST)
     rare = (steps.tail[:, 0] < SMALLEST) | (steps.rate < SMALLEST).any(axis=1)
     return np.asarray(steep | rare | (steps.multiplier > LARGEST).any(axis=1))
-
-
-def _referred(steps: Compositions, spent: Floats) -> Floats:
-    """Return (K,) about how many points dp-accounting's grids of the single steps have together."""
-    grid = np.clip(spent / reference.STEPS_PER_EPSILON, 1e-5, reference.COARSEST)
-    with np.errstate(divide="ignore", over="ignore"):
-        return np.asarray((0.5 / steps.multiplier**2 + 10 / steps.multiplier).sum(axis=1) / grid)
-
-
-def _second(steps: Compositions) -> float:
-    """Return the epsilon of one client by dp-accounting; infinity where dp-accounting fails."""
-    counts = steps.count.T.astype(np.int64)
-    try:
-        spent = reference.Reference().epsilon(Steps(steps.rate.T, steps.multiplier.T, counts), steps.delta)
-    except (ArithmeticError, ValueError):  # beyond dp-accounting's range, too
-        return math.inf
-    return float(spent[0])
 
 
 def _sampled(steps: Compositions) -> Floats:
@@ -211,8 +200,7 @@ def _evaluate(steps: Compositions, looks: Look) -> Floats:
     first = np.floor(low / spacing).astype(np.int64)
     bins = np.ceil(high / spacing).astype(np.int64) - first + 1
     # A client's own grids decide the length of its arrays, so its epsilon does not depend on other clients.
-    columns = np.ceil(ALIKE ** np.ceil(np.log(bins) / math.log(ALIKE))).astype(np.int64)
-    columns = np.maximum(columns, bins)
+    columns = np.maximum(np.ceil(ALIKE ** np.ceil(np.log(bins) / math.log(ALIKE))).astype(np.int64), bins)
     few = steps.rate.shape[1] < losses.MANY
     kinds, kind = np.unique(np.column_stack([looks.size, columns]), axis=0, return_inverse=True)
     jobs = []
@@ -223,13 +211,9 @@ def _evaluate(steps: Compositions, looks: Look) -> Floats:
     def work(k: Ints) -> Floats:
         parts = []
         for s in np.arange(len(columns[0]))[:, None] if few else _alike(columns[k[0]]):
-            at = np.ix_(k, s)
-            grid = first[at][..., None], bins[at][..., None], int(columns[at][0, 0])
-            count = steps.count[at][..., None]
-            both = losses.discretise(
-                steps.rate[at][..., None], steps.multiplier[at][..., None], spacing[k][..., None], *grid
-            )
-            parts.append((both, count))
+            at = (*np.ix_(k, s), None)  # (K, S, 1)
+            grid = spacing[k, :, None], first[at], bins[at], int(columns[k[0], s[0]])
+            parts.append((losses.discretise(steps.rate[at], steps.multiplier[at], *grid), steps.count[at]))
         found = []
         for way in (0, 1):
             tilt, bottom, aim = (x[k, way, None] for x in (looks.tilt, looks.bottom, looks.aim))

@@ -72,7 +72,7 @@ def curve(rate: Floats, multiplier: Floats) -> Floats:
     grid = np.maximum(np.ceil(-np.log(s[sampled]) / math.log(ALIKE)), 0.0).astype(np.int64)
     for number in np.unique(grid).tolist():
         finest = ALIKE**-number
-        nodes = np.arange(-TAIL_SIGMAS, _end(ORDERS[BETWEEN[-1]], finest), finest / 2)
+        nodes = np.arange(-TAIL_SIGMAS, ORDERS[BETWEEN[-1]] / finest + TAIL_SIGMAS, finest / 2)
         for k in chunks(sampled[grid == number], TOGETHER // len(nodes)):
             out[k[:, None], BETWEEN] = _between(np.maximum(q[k], RAREST), s[k], nodes, finest)
     for k in chunks(sampled, int(TOGETHER // ORDERS[-1])):
@@ -132,7 +132,7 @@ def _between(rate: Floats, multiplier: Floats, nodes: Floats, finest: float) -> 
 
     out = np.empty((len(rate), len(orders)))
     for at, order in enumerate(orders):
-        used = int(np.searchsorted(nodes, _end(order, finest)))
+        used = int(np.searchsorted(nodes, max(order, 2.0) / finest + TAIL_SIGMAS))
         height = order * np.log(rate) + order * (order - 1) / 2 / multiplier**2
         height = np.where(height > STEEP, height, 0.0)
         logs = order * loss[:, :used]
@@ -143,10 +143,6 @@ def _between(rate: Floats, multiplier: Floats, nodes: Floats, finest: float) -> 
         with np.errstate(divide="ignore", invalid="ignore"):
             out[:, at] = np.where(height > 0, height + np.log(moment), np.log1p(excess))
     return _rounded_up(out, multiplier, orders)
-
-
-def _end(order: float, multiplier: float) -> float:
-    return max(order, 2.0) / multiplier + TAIL_SIGMAS
 
 
 def _rounded_up(log_moment: Floats, multiplier: Floats, orders: Floats) -> Floats:

@@ -32,6 +32,7 @@ CHECKED = 500  # interpolated answers that the accountant checks at a time
 AT_ONCE = 100  # clients interpolated at once
 RIDGE = 1e-10  # keeps the linear system of a flat stencil solvable
 
+Reals = float | Floats  # of every client, or (N,) of each
 Cost = Callable[[Floats, Ints], Floats]  # (k,) costs of (k,) x, for the clients with these numbers
 
 
@@ -43,13 +44,7 @@ class Found:
 
 
 def most(
-    budget: Floats,
-    low: float | Floats,
-    high: float | Floats,
-    guess: Floats,
-    slope: Floats,
-    cost: Cost,
-    whole: bool = False,
+    budget: Floats, low: Reals, high: Reals, guess: Floats, slope: Floats, cost: Cost, whole: bool = False
 ) -> Found:
     """Return the largest x in [low, high] whose cost, which grows with x, is within the budget.
 
@@ -62,9 +57,8 @@ def most(
         An infinite budget gets `high`, without a call of `cost`.
     """
     low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), budget.shape) for end in (low, high))
-    under, over = np.where(np.isinf(budget), high, np.nan), np.full(len(budget), np.nan)
-    kept = np.full(len(budget), np.nan)  # the cost at `under`
-    x, at, slope = np.clip(guess, low, high), np.full(len(budget), np.nan), slope.copy()
+    over, kept, at = np.full((3, len(budget)), np.nan)  # `kept`: the cost at `under`; `at`: the cost at x
+    under, x, slope = np.where(np.isinf(budget), high, np.nan), np.clip(guess, low, high), slope.copy()
     if whole:
         x = np.floor(x)
     todo = np.flatnonzero(np.isfinite(budget))
@@ -104,8 +98,7 @@ def _wish(x: Floats, at: Floats, budget: Floats, slope: Floats) -> Floats:
     """Return the next x on the line, in logarithms, towards the aim."""
     with np.errstate(divide="ignore"):
         step = np.log(AIM * budget / at) / slope
-    wished: Floats = x * np.exp(np.clip(np.where(np.isinf(at), -1.0, step), -LONGEST, LONGEST))
-    return wished
+    return np.asarray(x * np.exp(np.clip(np.where(np.isinf(at), -1.0, step), -LONGEST, LONGEST)))
 
 
 def _between(wished: Floats, under: Floats, over: Floats, attempt: int, whole: bool) -> Floats:
@@ -206,8 +199,7 @@ class _Surface:
         read = interpolate(self.tree.data, values, self.tree.data, others)
         error = np.minimum(read, self.end) - np.minimum(values, self.end)
         error = np.abs(error) * self.slope[self.solved]
-        worst: Floats = error[self._near(self.points[who], NEAR)].max(axis=1)
-        return worst
+        return np.asarray(error[self._near(self.points[who], NEAR)].max(axis=1))
 
     def _y_at(self, places: Floats) -> Floats:
         around = self._near(places, STENCIL)
@@ -231,15 +223,10 @@ def interpolate(points: Floats, values: Floats, places: Floats, around: Ints) ->
         square = (away**2).sum(axis=2)
         between = square[:, :, None] + square[:, None] - 2 * away @ np.swapaxes(away, 1, 2)
         one, two = np.triu_indices(away.shape[2])
-        tail = np.concatenate(
-            [np.ones_like(away[..., :1]), away, away[..., one] * away[..., two]], axis=2
-        )  # (K, S, M)
-        size, more = tail.shape[1:]
-        system = np.empty((len(k), size + more, size + more))
-        system[:, :size, :size] = -_fifth(np.maximum(between, 0.0))
-        system[:, :size, size:] = tail
-        system[:, size:, :size] = np.swapaxes(tail, 1, 2)
-        system[:, size:, size:] = -RIDGE * np.eye(more)
+        tail = np.concatenate([np.ones_like(away[..., :1]), away, away[..., one] * away[..., two]], axis=2)
+        size, more = tail.shape[1:]  # of (K, S, M)
+        ridge = np.broadcast_to(-RIDGE * np.eye(more), (len(k), more, more))
+        system = np.block([[-_fifth(np.maximum(between, 0.0)), tail], [np.swapaxes(tail, 1, 2), ridge]])
         known = np.concatenate([values[around[k]], np.zeros((len(k), more))], axis=1)
         weight = np.linalg.solve(system, known[..., None])[..., 0]
         found[k] = weight[:, size] - (weight[:, :size] * _fifth(square)).sum(axis=1)

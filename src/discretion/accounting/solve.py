@@ -16,13 +16,12 @@ import numpy as np
 
 from discretion.accounting import gaussian
 from discretion.accounting.accountant import TIGHT, Accountant
-from discretion.accounting.search import Cost, Found, interpolated, most
+from discretion.accounting.search import Cost, Found, Reals, interpolated, most
 from discretion.arrays import Floats, Ints, distinct
 from discretion.errors import PlanError
 from discretion.plan.steps import Steps
 
-Reals = float | Floats  # of every client, or (N,) of each
-Counts = int | Ints
+Counts = int | Ints  # of every client, or (N,) of each
 
 SMALLEST, LARGEST = 0.05, 1e6  # noise multipliers that are looked at
 RAREST = 1e-9  # smallest sampling rate that is looked at
@@ -59,7 +58,7 @@ def noise_multiplier(
     (epsilon, delta, rate, count), where = _distinct(epsilon, delta, rate, _whole(rounds))
 
     def cost(inverse: Floats, who: Ints) -> Floats:
-        return _cost(accountant, rate[who], 1 / inverse, count[who], delta[who])
+        return accountant.epsilon(Steps.same(rate[who], 1 / inverse, count[who].astype(np.int64)), delta[who])
 
     def start(who: Ints) -> tuple[Floats, Floats]:
         # Bu et al. 2020: many sampled steps are about one Gaussian of shift q sqrt(T (exp(1/s²) - 1))
@@ -92,7 +91,7 @@ def sampling_rate(
     (epsilon, delta, multiplier, count), where = _distinct(epsilon, delta, multiplier, _whole(rounds))
 
     def cost(rate: Floats, who: Ints) -> Floats:
-        return _cost(accountant, rate, multiplier[who], count[who], delta[who])
+        return accountant.epsilon(Steps.same(rate, multiplier[who], count[who].astype(np.int64)), delta[who])
 
     def start(who: Ints) -> tuple[Floats, Floats]:
         shift = gaussian.shift_of(epsilon[who], delta[who])
@@ -121,9 +120,7 @@ def clip_bound(
         The noise divided by the clip is the `noise_multiplier` or, by rounding, a little more; so a finite
         clip is at most 20 times the noise. Infinite where the budget is infinite or nothing is spent.
     """
-    budget, chance, std, count = np.broadcast_arrays(
-        *(np.asarray(column, dtype=np.float64) for column in (epsilon, rate, noise)), _whole(rounds)
-    )
+    budget, chance, std, count = np.broadcast_arrays(epsilon, rate, noise, _whole(rounds))
     if not (sound := np.isfinite(std) & (std >= 0)).all():
         raise PlanError(
             f"invalid noise: found standard deviation {std[~sound][0]:g}, expected 0 or more, finite"
@@ -156,7 +153,7 @@ def most_rounds(
     (epsilon, delta, rate, multiplier), where = _distinct(epsilon, delta, rate, multiplier)
 
     def cost(count: Floats, who: Ints) -> Floats:
-        return _cost(accountant, rate[who], multiplier[who], count, delta[who])
+        return accountant.epsilon(Steps.same(rate[who], multiplier[who], count.astype(np.int64)), delta[who])
 
     shift = gaussian.shift_of(epsilon, delta)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -177,12 +174,11 @@ def noise_scale(steps: Steps, epsilon: Reals, delta: Reals, accountant: Accounta
         least 0.9995 of the budget wherever the client's smallest multiplier then lies between 0.05 and a
         million. An infinite budget brings that multiplier to 0.05; a client that spends nothing gets 1.
     """
-    size = len(steps)
     columns, where = _distinct(
         np.broadcast_to(epsilon, steps.rate.shape[1:]), delta, *steps.rate, *steps.multiplier, *steps.count
     )
     budgets, deltas = columns[:2]
-    rate, multiplier, count = np.array(columns[2:]).reshape(3, size, len(budgets))
+    rate, multiplier, count = np.array(columns[2:]).reshape(3, len(steps), len(budgets))
     kinds = Steps(rate, multiplier, count.astype(np.int64), steps.unit, steps.adjacency)
     spending = (rate > 0) & (count > 0) & np.isfinite(multiplier)
     least = np.where(spending, multiplier, math.inf).min(axis=0, initial=math.inf)
@@ -209,10 +205,6 @@ def noise_scale(steps: Steps, epsilon: Reals, delta: Reals, accountant: Accounta
         raise PlanError(NO_NOISE)
     factor[spends] = 1 / found.x
     return factor[where]
-
-
-def _cost(accountant: Accountant, rate: Floats, multiplier: Floats, count: Floats, delta: Floats) -> Floats:
-    return accountant.epsilon(Steps.same(rate, multiplier, count.astype(np.int64)), delta)
 
 
 def _whole(rounds: Counts) -> Ints:

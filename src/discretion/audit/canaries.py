@@ -63,7 +63,7 @@ class Canaries:
     @property
     def direction(self) -> float:
         """The entry of each direction, which has length 1, at its coordinates."""
-        return float(self.place.shape[1]) ** -0.5
+        return float(self.place.shape[1] ** -0.5)
 
     def along(self, vectors: Floats) -> Floats:
         """Return (…, C) the vectors' components along the canaries' directions."""

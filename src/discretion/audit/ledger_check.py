@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from discretion.ledger.reader import DAMAGED, LedgerReader, plan_rows
-from discretion.plan.population import Population
 from discretion.runs.read import Run
+
+Outcome = tuple[bool | None, str]  # as a finding has them
 
 
 @dataclass(frozen=True)
@@ -37,49 +38,50 @@ def reconcile(ledger: LedgerReader, run: Run) -> Iterator[Finding]:
         refuse; by the adaptive rule refusals are not judged.
         Every client is on record with the delta, and the epsilon, or one that it was changed from.
     """
-    for what, check in (
-        ("plan on record", _of_plan),
-        ("rounds, one by one", _of_rounds),
-        ("refusals", _of_refusals),
-        ("budgets on record", _of_clients),
-    ):
+    checks = {
+        "plan on record": _of_plan,
+        "rounds, one by one": _of_rounds,
+        "refusals": _of_refusals,
+        "budgets on record": _of_clients,
+    }
+    for what, check in checks.items():
         try:
-            yield check(ledger, run, what)
+            yield Finding(what, *check(ledger, run))
         except DAMAGED as problem:
             yield Finding(what, False, f"the ledger is damaged: {problem}")
 
 
-def _of_plan(ledger: LedgerReader, run: Run, what: str) -> Finding:
+def _of_plan(ledger: LedgerReader, run: Run) -> Outcome:
     expected, found = plan_rows(run.about.id, run.plan), ledger.plan_rows(run.about.id)
     odd = [name for name, rows in expected.items() if rows != found[name]]
     about = ledger.run(run.about.id)
     odd += [] if about and about[:2] == (run.plan.method, run.plan.rounds) else ["run"]
-    said = "clients, prices and phases are those of the plan"
-    return finding(what, not odd, said, f"not as the plan makes it: {', '.join(odd)}")
+    if odd:
+        return False, f"not as the plan makes it: {', '.join(odd)}"
+    return True, "clients, prices and phases are those of the plan"
 
 
-def _of_rounds(ledger: LedgerReader, run: Run, what: str) -> Finding:
+def _of_rounds(ledger: LedgerReader, run: Run) -> Outcome:
     rows = [entry[:3] for entry in ledger.rounds(run.about.id)]
+    if rows and rows[-1][2] == "reserved":  # the last round alone need not be released
+        rows[-1] = (*rows[-1][:2], "committed")
     ends = np.cumsum([phase.rounds for phase in run.plan.phases])
     phases = np.searchsorted(ends, np.arange(1, len(rows) + 1)).tolist()
-    expected = [(number, phase, "committed") for number, phase in enumerate(phases, start=1)]
-    last = [(*row[:2], "committed") if row[2] == "reserved" else row for row in rows[-1:]]
-    same = rows[:-1] + last == expected and len(rows) <= run.plan.rounds
-    odd = next((i for i, pair in enumerate(zip(rows, expected, strict=True), 1) if pair[0] != pair[1]), 0)
-    said = f"{len(rows)} on record, each in its turn and phase"
-    return finding(what, same, said, f"entry {odd or len(rows)} is not the round that the plan has there")
+    odd = next((n for n, row in enumerate(rows, 1) if row != (n, phases[n - 1], "committed")), 0)
+    if odd or len(rows) > run.plan.rounds:
+        return False, f"entry {odd or len(rows)} is not the round that the plan has there"
+    return True, f"{len(rows)} on record, each in its turn and phase"
 
 
-def _of_refusals(ledger: LedgerReader, run: Run, what: str) -> Finding:
+def _of_refusals(ledger: LedgerReader, run: Run) -> Outcome:
     rule = ledger.rule
     if rule != run.config.rule:
-        return Finding(what, False, f"the ledger’s rule is {rule}, in config.toml {run.config.rule}")
+        return False, f"the ledger’s rule is {rule}, in config.toml {run.config.rule}"
     entries = [entry for entry in ledger.rounds(run.about.id) if entry.refused]
     if not entries:
-        return Finding(what, True, "nobody refused")
+        return True, "nobody refused"
     if rule == "adaptive":
-        said = f"in {len(entries)} rounds some refused, as the adaptive rule has it: not judged"
-        return Finding(what, None, said)
+        return None, f"in {len(entries)} rounds some refused, as the adaptive rule has it: not judged"
     admitted = ledger.run(run.about.id)
     place = {name: i for i, name in enumerate(run.population.client)}
     lowered = [
@@ -90,26 +92,22 @@ def _of_refusals(ledger: LedgerReader, run: Run, what: str) -> Finding:
     for entry in entries:
         odd = set(entry.refused) - {client for number, client in lowered if number <= entry.changes}
         if odd:
-            said = f"in round {entry.round}, {len(odd)} clients refused whose budget was not lowered"
-            return Finding(what, False, said)
-    return Finding(what, True, "only clients refused whose budget was lowered")
+            return False, f"in round {entry.round}, {len(odd)} clients refused whose budget was not lowered"
+    return True, "only clients refused whose budget was lowered"
 
 
-def _of_clients(ledger: LedgerReader, run: Run, what: str) -> Finding:
-    known = ledger.budgets()
+def _of_clients(ledger: LedgerReader, run: Run) -> Outcome:
+    known, population = ledger.budgets(), run.population
     steps: dict[str, list[float]] = {}
     for change in ledger.changes():
         steps.setdefault(change.client, []).append(change.by)
-    for name, epsilon, delta in _budgets(run.population):
+    declared = zip(population.epsilon.tolist(), population.delta.tolist(), strict=True)
+    for name, (epsilon, delta) in zip(population.client, declared, strict=True):
         if name not in known:
-            return Finding(what, False, f"client {name} is not on record")
+            return False, f"client {name} is not on record"
         first, its_delta = known[name]
         at_times = np.maximum(first + np.cumsum([0.0, *steps.get(name, [])]), 0.0)
         if delta != its_delta or not (epsilon == first or np.isclose(at_times[1:], epsilon, rtol=1e-9).any()):
-            said = f"client {name} has ({first:.6g}, {its_delta:.6g}), not ({epsilon:.6g}, {delta:.6g})"
-            return Finding(what, False, said)
-    return Finding(what, True, "every client’s epsilon and delta are those of the population")
-
-
-def _budgets(population: Population) -> Iterator[tuple[str, float, float]]:
-    yield from zip(population.client, population.epsilon.tolist(), population.delta.tolist(), strict=True)
+            found, expected = f"({first:.6g}, {its_delta:.6g})", f"({epsilon:.6g}, {delta:.6g})"
+            return False, f"client {name} has {found}, not {expected}"
+    return True, "every client’s epsilon and delta are those of the population"

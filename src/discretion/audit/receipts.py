@@ -8,7 +8,8 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,11 +30,10 @@ from discretion.jsonfile import Record, dump, parse
 from discretion.ledger.reader import LedgerReader
 from discretion.methods import METHODS
 from discretion.plan.plan import Adversary, Randomness
+from discretion.plan.steps import Steps
 from discretion.runs.read import Run, read_run
 
 CONTEXT = b"discretion receipt 2\n"  # so that a signature made for something else is none of a receipt
-Format = Literal["discretion-receipt/2"]
-FORMAT: Format = "discretion-receipt/2"
 # what does not change while a run goes on
 LASTING = (
     *("run", "method", "delta", "records", "unit", "adjacency", "promise", "planned", "against"),
@@ -60,7 +60,7 @@ class Limit(Record):
 class Receipt(Record):
     """Content of a receipt. `spending` is the client's epsilon after each of `rounds`."""
 
-    format: Format
+    format: Literal["discretion-receipt/2"]
     made: str
     client: str
     run: str
@@ -95,13 +95,10 @@ class Receipt(Record):
     @field_validator("made")
     @classmethod
     def _moment(cls, text: str) -> str:
-        try:
-            known = datetime.fromisoformat(text).utcoffset() == timedelta(0)
-        except ValueError:
-            known = False
-        if not known:
-            raise PydanticCustomError("made", "expected a time in UTC, such as 2026-03-01T09:00:00+00:00")
-        return text
+        with suppress(ValueError):
+            if datetime.fromisoformat(text).utcoffset() == timedelta(0):
+                return text
+        raise PydanticCustomError("made", "expected a time in UTC, such as 2026-03-01T09:00:00+00:00")
 
     @model_validator(mode="after")
     def _one_each(self) -> "Receipt":
@@ -138,9 +135,8 @@ def issue(path: Path, client: str, key: Ed25519PrivateKey) -> Signed:
     """
     run = read_run(path)
     receipt = _receipt(run, client, _account(run, client))
-    return Signed(
-        receipt=receipt, key=public_bytes(key).hex(), signature=key.sign(CONTEXT + canonical(receipt)).hex()
-    )
+    signature = key.sign(CONTEXT + canonical(receipt)).hex()
+    return Signed(receipt=receipt, key=public_bytes(key).hex(), signature=signature)
 
 
 def canonical(receipt: Receipt) -> bytes:
@@ -153,9 +149,8 @@ def canonical(receipt: Receipt) -> bytes:
 def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
     at, certificate = run.population.client.index(client), run.certificate
     shown = _points(len(account.after))
-    folder = run.files
     return Receipt(
-        format=FORMAT,
+        format="discretion-receipt/2",
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         client=client,
         run=run.about.id,
@@ -189,8 +184,8 @@ def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
         digests=Digests(
             plan=run.plan.digest(),
             population=run.population.digest(),
-            certificate_file=_sha256(folder.certificate),
-            config_file=_sha256(folder.config),
+            certificate_file=_sha256(run.files.certificate),
+            config_file=_sha256(run.files.config),
         ),
     )
 
@@ -212,22 +207,18 @@ def _account(run: Run, client: str) -> ReceiptAccount:
         refused = ledger.refused_by(client)
         budget = budgets[client][0] + sum(each.by for each in ledger.changes() if each.client == client)
         known = accounts.about(run.about.id) is not None
-        steps = accounts.after_each_round(run.about.id) if known else None
+        steps = accounts.after_each_round(run.about.id) if known else Steps.none(0)
         total = accounts.steps()
-    after = np.zeros(0)
-    if steps is not None and steps.rate.shape[1]:
-        found = Pld().epsilon(steps, np.full(steps.rate.shape[1], delta))
-        after = np.maximum.accumulate(found)  # an upper bound on later epsilons is one on earlier ones
+    found = Pld().epsilon(steps, np.full(steps.rate.shape[1], delta))
+    after = np.maximum.accumulate(found)  # an upper bound on later epsilons is one on earlier ones
     life = max(float(Pld().epsilon(total, np.array([delta]))[0]), float(after.max(initial=0.0)))
     mine = tuple(refused.get(run.about.id, []))
     return ReceiptAccount(rule, after, mine, len(refused.keys() - {run.about.id}), life, max(budget, 0.0))
 
 
-def _points(rounds: int) -> Sequence[int]:
-    """Return the rounds to show: all, or `MOST_POINTS` of them with the last."""
-    if rounds <= MOST_POINTS:
-        return range(rounds)
-    return sorted({int(t) for t in np.linspace(0, rounds - 1, MOST_POINTS).round()})
+def _points(rounds: int) -> list[int]:
+    """Return the rounds to show, counted from 0: all, or `MOST_POINTS` of them with the last."""
+    return sorted({int(t) for t in np.linspace(0, rounds - 1, min(rounds, MOST_POINTS)).round()})
 
 
 def _sha256(path: Path) -> str:

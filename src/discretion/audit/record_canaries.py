@@ -135,7 +135,7 @@ class RecordGame:
         return LocalClients(self._dataset, held, model, local, device="cpu", workers=1)
 
     def _look(self, phase: Phase, who: int, records: int, change: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return (RECORDS,) components of what a client sent in one turn, in clips, their noise and ratios."""
+        """Return (RECORDS,) components of what a client sent, in clips, with their noise and ratios."""
         assert phase.batch is not None
         batch, clip, steps = float(phase.batch[who]), float(phase.clip[who]), phase.steps
         other, right = -change.reshape(2, RECORDS)[[1, 0]] * batch * records / self._learning_rate

@@ -2,7 +2,7 @@
 
 import json
 import math
-import os
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from discretion.accounting import Accountant, Certificate, Reference, certify
-from discretion.accounting.certificate import share_of
+from discretion.accounting.certificate import share_of, worst_of
 from discretion.accounting.cross_check import kinds_of, precision
 from discretion.arrays import Floats, Ints
 from discretion.audit import statements
@@ -24,7 +24,7 @@ from discretion.plan.steps import Steps
 from discretion.runs.build import load_data, parameters_of
 from discretion.runs.folder import read_checkpoint
 from discretion.runs.prepare import build_task
-from discretion.runs.read import Run, read_runs
+from discretion.runs.read import AnyRun, Run, read_runs
 
 LOOSE = "a fixed number is drawn, for which the second accountant has no tight bound: not compared"
 REPEATED = 1e-6  # how far what one accountant says twice, on two machines, may be apart
@@ -74,10 +74,7 @@ class Verification:
 
 
 def verify(
-    run: Run | str | os.PathLike[str],
-    second: Accountant | None = None,
-    every: bool = False,
-    data: bool = False,
+    run: AnyRun, second: Accountant | None = None, every: bool = False, data: bool = False
 ) -> Verification:
     """Recount every epsilon of a run, compare its records, and return the findings; write nothing.
 
@@ -87,27 +84,21 @@ def verify(
     """
     (run,), second = read_runs([run]), second or Reference()
     fresh = certify(run.plan, run.population)
-    records = [*_of_files(run, fresh), *_of_history(run)]
+    records = [*_of_files(run, fresh), _of_history(run)]
     if data:
         records.append(_of_data(run))
+    records.append(_of_checkpoint(run))
     steps = run.plan.steps()
     own = life = Steps.none(len(run.population))
     now = run.population.epsilon
     if run.ledger is None:
         done = run.history.done
-        records.append(_of_checkpoint(run, 0, 0))
-        records.append(
-            finding(
-                "ledger",
-                done == 0,
-                "nothing is on record yet",
-                f"none that can be read, but {done} rounds are done",
-            )
-        )
+        otherwise = f"none that can be read, but {done} rounds are done"
+        records.append(finding("ledger", done == 0, "nothing is on record yet", otherwise))
     else:
         with LedgerReader(run.files.ledger(run.config)) as ledger:
             accounts = ledger.accounts(run.population.client)
-            records += _of_ledger(run, accounts, ledger)
+            records += _of_ledger(run, fresh, accounts, ledger)
             try:
                 own, life = accounts.steps(only=run.about.id), accounts.steps()
                 now = _changed(ledger, run)
@@ -118,14 +109,15 @@ def verify(
     planned = second.epsilon(steps.of(chosen), delta)
     recorded = planned if _same(steps, own) else second.epsilon(own.of(chosen), delta)
     whole = recorded if _same(own, life) else second.epsilon(life.of(chosen), delta)
+    again = np.stack([planned, recorded, whole])
     return Verification(
         run=run.about.id,
         accountant=second.name,
         counted=len(chosen),
         kinds=kinds,
-        classes=_by_class(run, chosen, planned, recorded, whole),
+        classes=_by_class(run, chosen, again),
         records=tuple(records),
-        budgets=tuple(_of_budgets(run, fresh, now, chosen, planned, recorded, whole, second)),
+        budgets=tuple(_of_budgets(run, fresh, now, chosen, again, second)),
     )
 
 
@@ -166,13 +158,13 @@ def _other_settings(run: Run) -> list[str]:
     return odd + ([] if run.config.train.randomness == plan.randomness else ["randomness"])
 
 
-def _of_history(run: Run) -> Iterator[Finding]:
+def _of_history(run: Run) -> Finding:
     done, rounds = run.history.done, run.plan.rounds
     in_order = [line.round for line in run.history.lines] == list(range(1, done + 1))
     fits = in_order and (done == rounds if run.finished else done <= rounds)
     state = "finished" if run.finished else "unfinished"
     said = f"{state}, with {done} of {rounds} rounds"
-    yield finding("history", fits, said, f"{said}, not each of them once")
+    return finding("history", fits, said, f"{said}, not each of them once")
 
 
 def _of_data(run: Run) -> Finding:
@@ -181,25 +173,15 @@ def _of_data(run: Run) -> Finding:
     return finding("data", name == run.about.id, said, "the run was made from others than are there now")
 
 
-def _of_ledger(run: Run, accounts: Accounts, ledger: LedgerReader) -> Iterator[Finding]:
+def _of_ledger(run: Run, fresh: Certificate, accounts: Accounts, ledger: LedgerReader) -> Iterator[Finding]:
     assert run.ledger is not None
     done, rounds = run.history.done, run.plan.rounds
     reserved, committed = run.ledger.reserved, run.ledger.committed
-    yield _of_checkpoint(run, committed, reserved)
     known = accounts.about(run.about.id)
     if known is None:
         yield finding("ledger", done == 0, "not admitted yet", f"no such run, but {done} rounds are done")
         return
-    odd = [
-        name
-        for name, mine in (
-            ("plan", run.plan.digest()),
-            ("unit", run.plan.unit),
-            ("adjacency", run.plan.adjacency),
-            ("promise", run.plan.promise),
-        )
-        if known[name] != mine
-    ]
+    odd = [name for name, value in known.items() if value != getattr(fresh, name)]
     yield finding("ledger", not odd, "it has this plan", f"it has another {', '.join(odd)} of this run")
     fits = committed <= done <= reserved <= done + 1 and (not run.finished or committed == rounds)
     said = f"{committed} rounds released, {reserved - committed} reserved; history has {done}"
@@ -207,7 +189,8 @@ def _of_ledger(run: Run, accounts: Accounts, ledger: LedgerReader) -> Iterator[F
     yield from reconcile(ledger, run)
 
 
-def _of_checkpoint(run: Run, committed: int, reserved: int) -> Finding:
+def _of_checkpoint(run: Run) -> Finding:
+    committed, reserved = (run.ledger.committed, run.ledger.reserved) if run.ledger else (0, 0)
     try:
         state = read_checkpoint(run.files)
     except (OSError, SafetensorError, *DAMAGED) as problem:
@@ -223,30 +206,20 @@ def _same(one: Steps, other: Steps) -> bool:
     return all(np.array_equal(a, b) for a, b in pairs)
 
 
-def _by_class(run: Run, chosen: Ints, planned: Floats, recorded: Floats, life: Floats) -> tuple[Counted, ...]:
+def _by_class(run: Run, chosen: Ints, again: Floats) -> tuple[Counted, ...]:
     names, member = run.classes
-    found = []
-    for k, name in enumerate(names):
-        mine = np.flatnonzero(member[chosen] == k)
-        budget = run.population.epsilon[chosen[mine]]
-        at = mine[int(np.argmax(share_of(planned[mine], budget)))]
-        client = chosen[at]
-        values = (run.population.epsilon[client], run.certificate.spent[client])
-        again = (planned[at], recorded[at], life[at])
-        found.append(Counted(name, int((member == k).sum()), *map(float, (*values, *again))))
-    return tuple(found)
+    budget, certified = run.population.epsilon[chosen], run.certificate.spent[chosen]
+    worst = worst_of(member[chosen], share_of(again[0], budget))
+    values = np.stack([budget, certified, *again])[:, worst].T.tolist()
+    sizes = np.bincount(member).tolist()
+    return tuple(Counted(name, size, *each) for name, size, each in zip(names, sizes, values, strict=True))
 
 
 def _of_budgets(
-    run: Run,
-    fresh: Certificate,
-    now: Floats,
-    chosen: Ints,
-    planned: Floats,
-    recorded: Floats,
-    life: Floats,
-    second: Accountant,
+    run: Run, fresh: Certificate, now: Floats, chosen: Ints, again: Floats, second: Accountant
 ) -> Iterator[Finding]:
+    """Yield the findings on budgets; `again` has (3, K) epsilons: of the plan, the run and all runs."""
+    planned, recorded, life = again
     certificate, names = run.certificate, [run.population.client[i] for i in chosen]
     budget, certified = run.population.epsilon[chosen], certificate.spent[chosen]
     tight = run.plan.sampling != "fixed_size"
@@ -258,13 +231,8 @@ def _of_budgets(
             if np.isfinite(claimed).any():
                 same = _same(steps, run.plan.steps())
                 seen = planned if same else second.epsilon(steps.of(chosen), run.population.delta[chosen])
-                yield _bounded(
-                    f"against {who}",
-                    seen,
-                    claimed,
-                    f"no more against {who}, within the precision of both",
-                    names,
-                )
+                said = f"no more against {who}, within the precision of both"
+                yield _bounded(f"against {who}", seen, claimed, said, names)
     else:
         yield Finding("certificate, again", None, LOOSE)
         planned = fresh.spent[chosen]
@@ -298,22 +266,16 @@ def _bounded(what: str, again: Floats, limit: Floats, said: str, names: Sequence
 def _changed(ledger: LedgerReader, run: Run) -> Floats:
     """(N,) budgets with top-ups; a client that is not on record, which is a finding, has its own."""
     known = ledger.budgets()
-    more = dict.fromkeys(run.population.client, 0.0)
+    more: dict[str, float] = defaultdict(float)
     for change in ledger.changes():
-        more[change.client] = more.get(change.client, 0.0) + max(change.by, 0.0)
+        more[change.client] += max(change.by, 0.0)
     own = zip(run.population.client, run.population.epsilon.tolist(), strict=True)
     return np.array([known.get(name, (epsilon,))[0] + more[name] for name, epsilon in own])
 
 
 def to_record(found: Verification) -> dict[str, Any]:
     """As JSON holds it."""
-    return {
-        "run": found.run,
-        "accountant": found.accountant,
-        "kept": found.kept,
-        "whole": found.whole,
-        "counted": found.counted,
-        "kinds": found.kinds,
-        "classes": [vars(each) for each in found.classes],
-        "findings": [vars(each) for each in (*found.records, *found.budgets)],
-    }
+    names = ("run", "accountant", "kept", "whole", "counted", "kinds")
+    classes, findings = found.classes, (*found.records, *found.budgets)
+    lists = {"classes": [vars(each) for each in classes], "findings": [vars(each) for each in findings]}
+    return {name: getattr(found, name) for name in names} | lists

@@ -3,33 +3,33 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.markup import escape
 from rich.progress import TaskID
 from rich.table import Table
+from typer import Argument, Option
 
-from discretion.cli import output
-from discretion.cli.options import Json, Override
+from discretion.cli import Json, Override, output
 from discretion.errors import DiscretionError
 from discretion.experiments import table_lines
-from discretion.experiments.cells import cells, finished
-from discretion.experiments.data_fallback import with_data
+from discretion.experiments.cells import cells
 from discretion.experiments.result_files import EXPLAINED, statements, write
-from discretion.experiments.run_cells import Running, run
-from discretion.experiments.settings import Experiment, read, shipped
+from discretion.experiments.run_cells import OnProgress, Outcome, Running, run
+from discretion.experiments.settings import Experiment, read, shipped, with_data
 from discretion.experiments.tuning import chosen, tune
 
 FEW = 12  # cells whose bars all stay on the screen
+Wanted = tuple[list[str], list[str]]  # names of rows and of variations; empty: all
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
-    workers: Annotated[int, typer.Option(min=1, help="Parallel runs.")] = 2,
+    out: Annotated[Path, Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
+    workers: Annotated[int, Option(min=1, help="Parallel runs.")] = 2,
     change: Override = None,
     json_: Json = False,
 ) -> None:
@@ -41,20 +41,16 @@ def demo(
 
 
 def experiment(
-    name: Annotated[str | None, typer.Argument(help="Name from the list, or a TOML file.")] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="ROW", help="Run this row only; repeatable.")
-    ] = None,
+    name: Annotated[str | None, Argument(help="Name from the list, or a TOML file.")] = None,
+    only: Annotated[list[str] | None, Option(metavar="ROW", help="Run this row only; repeatable.")] = None,
     variation: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Run this variation only; repeatable.")
+        list[str] | None, Option(metavar="NAME", help="Run this variation only; repeatable.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; else as in the file.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Parallel runs; else one per core.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Output folder; else results/NAME.")] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Smoke test: every cell, with tiny settings.")
-    ] = False,
-    tuning: Annotated[bool, typer.Option("--tune", help="Tune on the public stand-in data.")] = False,
+    seeds: Annotated[int | None, Option(min=1, help="Number of seeds; else as in the file.")] = None,
+    jobs: Annotated[int | None, Option(min=1, help="Parallel runs; else one per core.")] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="Output folder; else results/NAME.")] = None,
+    quick: Annotated[bool, Option("--quick", help="Smoke test: every cell, with tiny settings.")] = False,
+    tuning: Annotated[bool, Option("--tune", help="Tune on the public stand-in data.")] = False,
     change: Override = None,
     json_: Json = False,
 ) -> None:
@@ -73,37 +69,21 @@ def experiment(
         return _perform(made, wanted, seeds, folder, workers, json_)
     with _progress(json_) as show:
         best = tune(made.only(*wanted), folder, workers, _command(), show)
-    if json_:
-        output.print_json({"tuned": str(folder / "tuned.json"), "chosen": best})
-    else:
-        for row, values in best.items():
-            output.out.print(f"{row}: " + ", ".join(f"{key} {value}" for key, value in values.items()))
-        output.say(f"Wrote {folder / 'tuned.json'}")
+    path = folder / "tuned.json"
+    lines = [f"{row}: {', '.join(f'{key} {value}' for key, value in best[row].items())}" for row in best]
+    output.answer(json_, {"tuned": str(path), "chosen": best}, *lines, note=f"Wrote {path}")
 
 
 def _list(as_json: bool) -> None:
-    found = [read(name) for name in shipped()]
-    runs = {
-        one.name: one.about.seeds
-        * sum(len(row.accounting) for part in one.variations for row in one.rows_of(part))
-        for one in found
-    }
-    if as_json:
-        rows = [{"name": one.name, "runs": runs[one.name], **one.about.model_dump()} for one in found]
-        return output.print_json({"experiments": rows})
+    rows = [{"name": one.name, "runs": one.runs, **one.about.model_dump()} for one in map(read, shipped())]
     table = Table("name", "what", "runs", "minutes", caption="minutes: about, for all runs, on two cores")
-    for one in found:
-        table.add_row(one.name, one.about.title, f"{runs[one.name]}", f"{one.about.minutes:g}")
-    output.out.print(table)
+    for row in rows:
+        table.add_row(row["name"], row["title"], f"{row['runs']}", f"{row['minutes']:g}")
+    output.answer(as_json, {"experiments": rows}, table)
 
 
 def _perform(
-    whole: Experiment,
-    wanted: tuple[list[str], list[str]],
-    seeds: int | None,
-    out: Path,
-    jobs: int,
-    as_json: bool,
+    whole: Experiment, wanted: Wanted, seeds: int | None, out: Path, jobs: int, as_json: bool
 ) -> None:
     """Run the wanted rows and variations; write files on all finished cells of the whole experiment."""
     whole = with_data(whole, output.say)
@@ -116,34 +96,31 @@ def _perform(
     if left_out and not as_json:
         output.say(f"Left out until --tune was run: {', '.join(sorted(left_out))}")
     every = cells(whole, values, max(count, whole.about.seeds), skip_untuned=True)
-    failures: dict[str, str] = {}
+    outcome = Outcome()
     try:
         with _progress(as_json) as show:
             outcome = run(todo, out, jobs, whole.about.keep_runs, show)
-        failures = outcome.failures
     finally:  # an interrupt leaves a table of what is there
-        write(whole, every, finished(every, out), failures, out, _command())
+        write(whole, every, outcome.failures, out, _command())
     table = table_lines.lines(todo, outcome.results)
     if whole.about.keep_runs and not outcome.failures:
         folders = [out / cell.name for cell in todo]
-        output.compare_runs(folders, out / "report.html", whole.about.title, as_json)
+        output.compare_runs(folders, out / "report.html", whole.about.title, as_json, {})
     elif as_json:
-        output.print_json(
-            {"folder": str(out), "lines": table_lines.records(table), "failures": outcome.failures}
-        )
+        lines = list(map(asdict, table))
+        output.print_json({"folder": str(out), "lines": lines, "failures": outcome.failures})
     else:
         _show(part, table)
         output.say(f"Wrote {out / 'table.md'}, table.json, cells.csv and figures beside it.")
     if outcome.failures:
-        lines = "\n  ".join(f"{name}: {reason}" for name, reason in outcome.failures.items())
-        raise DiscretionError(f"{len(outcome.failures)} of {len(todo)} runs failed\n  {lines}")
+        reasons = "\n  ".join(f"{name}: {reason}" for name, reason in outcome.failures.items())
+        raise DiscretionError(f"{len(outcome.failures)} of {len(todo)} runs failed\n  {reasons}")
 
 
 def _show(made: Experiment, lines: Sequence[table_lines.TableLine]) -> None:
     several = len(made.variations) > 1
     for heading, mine in table_lines.parts(lines).items():
-        table = Table(title=heading or None, title_justify="left")
-        table.add_column("method", overflow="fold")
+        table = Table(*output.folded("method"), title=heading or None, title_justify="left")
         for name in table_lines.HEADINGS:
             table.add_column(name, justify="right", min_width=len(name.split()[0]))
         for line in mine:
@@ -157,17 +134,17 @@ def _show(made: Experiment, lines: Sequence[table_lines.TableLine]) -> None:
 
 
 @contextmanager
-def _progress(as_json: bool) -> Iterator[Callable[[Sequence[Running]], None]]:
+def _progress(as_json: bool) -> Iterator[OnProgress]:
     """Show a bar over all rounds and one for each running cell; print lines where there is no terminal."""
     with output.bars(as_json) as progress:
         bars: dict[str, TaskID] = {}
         told: set[str] = set()
 
         def show(now: Sequence[Running]) -> None:
-            total = sum(cell.total for cell in now)
             ended = [cell for cell in now if cell.ended]
             if "" not in bars:
-                bars[""] = output.bar(progress, "all rounds", total)
+                total = sum(cell.total for cell in now)
+                bars[""] = progress.add_task("all rounds", total=total, note="")
                 told.update(cell.name for cell in ended)
             done = sum(cell.total if cell.ended else cell.rounds for cell in now)
             progress.update(bars[""], completed=done, note=f"{len(ended)} of {len(now)} runs")
@@ -175,19 +152,16 @@ def _progress(as_json: bool) -> Iterator[Callable[[Sequence[Running]], None]]:
                 if not cell.started or (len(now) > FEW and cell.ended and cell.name not in bars):
                     continue
                 if cell.name not in bars:
-                    bars[cell.name] = output.bar(progress, cell.name, cell.total)
+                    bars[cell.name] = progress.add_task(cell.name, total=cell.total, note="")
                 note = "" if cell.spent is None else output.progress_note(cell.accuracy, cell.spent)
-                failed = cell.ended and cell.accuracy is None
-                progress.update(
-                    bars[cell.name],
-                    completed=cell.rounds,
-                    note="failed" if failed else note,
-                    visible=failed or not cell.ended or len(now) <= FEW,
-                )
+                if failed := cell.ended and cell.accuracy is None:
+                    note = "failed"
+                visible = failed or not cell.ended or len(now) <= FEW
+                progress.update(bars[cell.name], completed=cell.rounds, note=note, visible=visible)
                 if cell.ended and cell.name not in told:
                     told.add(cell.name)
                     if not as_json and not output.err.is_terminal:
-                        output.say(f"{len(ended)}/{len(now)} {cell.name} {'failed' if failed else note}")
+                        output.say(f"{len(ended)}/{len(now)} {cell.name} {note}")
 
         yield show
 

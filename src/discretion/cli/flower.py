@@ -1,37 +1,19 @@
 """Commands that try a run on Flower, on this machine: `flower init`, `up`, `down`."""
 
+from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from discretion.cli import output
+from discretion.cli import Json, Override, output
 from discretion.cli.guards import write_guards
-from discretion.cli.options import Json, Override
 from discretion.errors import InputError
 from discretion.runs import config
 from discretion.runs.execute import OnRound, Progress
 from discretion.runs.history import read_history
 from discretion.runs.read import Run
-
-TRIAL = """\
-[population]
-clients = {clients}
-budgets = "groups:8,16"
-
-[data]
-name = "digits"
-records = 60
-
-[model]
-name = "mlp"
-
-[plan]
-method = "spend_as_you_go"
-rounds = 5
-rate = 0.8
-clip = 0.5
-"""
 
 flower = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Try a run on Flower, on this machine."
@@ -72,9 +54,9 @@ def simulate(run: Run, on_round: OnRound) -> None:
 
 @flower.command()
 def init(
-    settings: Annotated[Path, typer.Argument(metavar="CONFIG", help="A config.toml.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to make.")] = Path("flower"),
-    port: Annotated[int, typer.Option(help="Port of the SuperLink; nodes take the ports after it.")] = 18_000,
+    settings: Annotated[Path, Argument(metavar="CONFIG", help="A config.toml.")],
+    out: Annotated[Path, Option("--out", "-o", help="The folder to make.")] = Path("flower"),
+    port: Annotated[int, Option(help="Port of the SuperLink; nodes take the ports after it.")] = 18_000,
     change: Override = None,
     json_: Json = False,
 ) -> None:
@@ -86,23 +68,20 @@ def init(
 
     names = write_guards(config.read(settings, change or []), out)
     cluster.write(out, names, port)
-    if json_:
-        output.print_json({"flower": str(out), "clients": len(names), "port": port})
-    else:
-        output.say(
-            f"Wrote {out}. Next: discretion flower up {out}, then discretion run {settings} --on flower -c "
-            f"clients.home={out}/flower -c clients.key={out}/operator.key"
-        )
+    output.answer(
+        json_,
+        {"flower": str(out), "clients": len(names), "port": port},
+        note=f"Wrote {out}. Next: discretion flower up {out}, then discretion run {settings} --on flower -c "
+        f"clients.home={out}/flower -c clients.key={out}/operator.key",
+    )
 
 
 @flower.command()
 def up(
-    folder: Annotated[Path, typer.Argument(help="The folder that `flower init` made.")] = Path("flower"),
+    folder: Annotated[Path, Argument(help="The folder that `flower init` made.")] = Path("flower"),
     clients: Annotated[
         int | None,
-        typer.Option(
-            min=2, help="Make the folder first: a trial on the digits data with this number of clients."
-        ),
+        Option(min=2, help="Make the folder first: a trial on the digits data with this number of clients."),
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -116,7 +95,8 @@ def up(
         settings = folder.with_name(folder.name + ".toml")
         if folder.exists() or settings.exists():
             raise InputError(f"{folder} or {settings} is there already: leave --clients out, or give another")
-        settings.write_text(TRIAL.format(clients=clients), encoding="utf-8")
+        trial = resources.files("discretion.flower").joinpath("trial.toml").read_text(encoding="utf-8")
+        settings.write_text(trial.replace("clients = 5", f"clients = {clients}"), encoding="utf-8")
         init(settings, folder)
     cluster.up(folder, output.say)
     if json_:
@@ -125,7 +105,7 @@ def up(
 
 @flower.command()
 def down(
-    folder: Annotated[Path, typer.Argument(help="The folder that `flower up` was given.")] = Path("flower"),
+    folder: Annotated[Path, Argument(help="The folder that `flower up` was given.")] = Path("flower"),
     json_: Json = False,
 ) -> None:
     """Stop exactly the processes that `flower up` started.

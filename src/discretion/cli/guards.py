@@ -2,16 +2,15 @@
 
 import logging
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tomli_w
-import typer
+from typer import Argument, Option
 
-from discretion.cli import output
-from discretion.cli.options import Json, Override
+from discretion.cli import Json, Override, output
 from discretion.clients.messages import write_key
 from discretion.errors import InputError
-from discretion.guard.new_policy import new_policy
+from discretion.guard.policy import new_policy
 from discretion.runs import config
 from discretion.runs.build import divide, fitted, load_data, plan_of
 from discretion.runs.prepare import build_task
@@ -20,12 +19,10 @@ from discretion.runs.prepare import build_task
 def guard(
     policy: Annotated[
         Path,
-        typer.Argument(
-            metavar="GUARD.toml", help="The client's policy: what it allows, and to which operators."
-        ),
+        Argument(metavar="GUARD.toml", help="The client's policy: what it allows, and to which operators."),
     ],
     show: Annotated[
-        bool, typer.Option("--show", help="Print the client's records and model digests, and do not start.")
+        bool, Option("--show", help="Print the client's records and model digests, and do not start.")
     ] = False,
     json_: Json = False,
 ) -> None:
@@ -42,20 +39,17 @@ def guard(
     if show:
         data = own_records(said.data)
         digests = {name: models.shapes_digest(models.build(name, data, seed=0)) for name in said.models}
-        record: dict[str, Any] = {"client": said.client, "records": len(data.train.labels), "models": digests}
-        if json_:
-            output.print_json(record)
-            return
-        output.say(f"client {said.client} with {len(data.train.labels)} records")
-        for name, digest in digests.items():
-            output.say(f"model {name}: {digest}")
-        return
+        records = len(data.train.labels)
+        record = {"client": said.client, "records": records, "models": digests}
+        lines = [f"client {said.client} with {records} records"]
+        lines += [f"model {name}: {digest}" for name, digest in digests.items()]
+        return output.answer(json_, record, note="\n".join(lines))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     serve.serve(said)
 
 
 def key(
-    path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("operator.key"),
+    path: Annotated[Path, Argument(help="Where to write it.")] = Path("operator.key"),
     json_: Json = False,
 ) -> None:
     """Make an operator's key and print its public part, for [operators] in the clients' GUARD.toml.
@@ -65,15 +59,12 @@ def key(
     if path.exists():
         raise InputError(f"{path} exists already: a key is never replaced; give another name")
     public = write_key(path)
-    if json_:
-        output.print_json({"key": str(path), "public": public})
-    else:
-        output.out.print(public)
+    output.answer(json_, {"key": str(path), "public": public}, public)
 
 
 def guards(
-    settings: Annotated[Path, typer.Argument(metavar="CONFIG", help="A config.toml.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to make.")] = Path("guards"),
+    settings: Annotated[Path, Argument(metavar="CONFIG", help="A config.toml.")],
+    out: Annotated[Path, Option("--out", "-o", help="The folder to make.")] = Path("guards"),
     change: Override = None,
     json_: Json = False,
 ) -> None:
@@ -83,12 +74,9 @@ def guards(
     on for each, then `discretion run config.toml --on guards -c clients.addresses=guards/addresses.toml -c
     clients.key=guards/operator.key`
     """
-    wanted = config.read(settings, change or [])
-    names = write_guards(wanted, out)
-    if json_:
-        output.print_json({"guards": str(out), "clients": len(names)})
-    else:
-        output.say(f"Wrote policies of {len(names)} clients to {out}. Start a guard for each of them.")
+    count = len(write_guards(config.read(settings, change or []), out))
+    message = f"Wrote policies of {count} clients to {out}. Start a guard for each of them."
+    output.answer(json_, {"guards": str(out), "clients": count}, note=message)
 
 
 def write_guards(wanted: config.Config, out: Path) -> tuple[str, ...]:

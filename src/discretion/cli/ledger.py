@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 from rich.markup import escape
 from rich.table import Table
+from typer import Argument, Option
 
-from discretion.cli import output
-from discretion.cli.options import Json
+from discretion.cli import Json, output
 from discretion.errors import InputError, LedgerError, nearest
 from discretion.ledger.ledger import Ledger
 from discretion.plan.population import Population
@@ -19,15 +18,16 @@ from discretion.runs.folder import RunFolder
 from discretion.runs.read import read_run
 
 MOST_CLIENTS = 20  # that get a row each
+REMARK = "[dim]Costs add up to less than their sum: a run may fit that costs more than is left.[/]"
 
 
 def ledger(
-    path: Annotated[Path, typer.Argument(metavar="LEDGER", help="A ledger.sqlite, or a run folder.")],
-    client: Annotated[str | None, typer.Option(help="Show the account of this client.")] = None,
+    path: Annotated[Path, Argument(metavar="LEDGER", help="A ledger.sqlite, or a run folder.")],
+    client: Annotated[str | None, Option(help="Show the account of this client.")] = None,
     change: Annotated[
-        float | None, typer.Option(help="Top up the client's epsilon (+0.5), or withdraw some (-0.5).")
+        float | None, Option(help="Top up the client's epsilon (+0.5), or withdraw some (-0.5).")
     ] = None,
-    note: Annotated[str, typer.Option(help="Why; kept with the change.")] = "",
+    note: Annotated[str, Option(help="Why; kept with the change.")] = "",
     json_: Json = False,
 ) -> None:
     """Show what clients have spent of their budgets, over all runs that share a ledger.
@@ -43,10 +43,7 @@ def ledger(
         if client is not None and change is not None:
             opened.change_budget(client, change, note)
         record = _record(opened, client)
-        if json_:
-            output.print_json(record)
-        else:
-            _show(record, opened.population)
+        output.answer(json_, record, *_tables(record, opened.population), REMARK)
 
 
 def _ledger_of(folder: Path) -> Path:
@@ -62,27 +59,19 @@ def _record(ledger: Ledger, client: str | None) -> dict[str, Any]:
     names = ledger.population.client
     if client is not None and client not in names:
         raise LedgerError(f"there is no client {client!r} in this ledger.{nearest(client, names)}")
-    columns = (ledger.population.delta, ledger.budget, ledger.spent(), ledger.takes_part_in)
-    rows = zip(names, *(column.tolist() for column in columns), strict=True)
-    clients = [
-        {
-            "client": name,
-            "delta": delta,
-            "budget": budget,
-            "spent": spent,
-            "left": math.inf if math.isinf(budget) else max(budget - spent, 0.0),
-            "runs": runs,
-        }
-        for name, delta, budget, spent, runs in rows
-        if client in (None, name)
-    ]
+    budgets, spent = ledger.budget.tolist(), ledger.spent().tolist()
+    left = [math.inf if math.isinf(b) else max(b - s, 0.0) for b, s in zip(budgets, spent, strict=True)]
+    deltas, runs = ledger.population.delta.tolist(), ledger.takes_part_in.tolist()
+    rows = zip(names, deltas, budgets, spent, left, runs, strict=True)
+    fields = ("client", "delta", "budget", "spent", "left", "runs")
+    clients = [dict(zip(fields, row, strict=True)) for row in rows if client in (None, row[0])]
     changes = [change._asdict() for change in ledger.changes if client in (None, change.client)]
     record: dict[str, Any] = {"rule": ledger.rule, "clients": clients, "changes": changes}
     return record if client else record | {"runs": [run._asdict() for run in ledger.runs]}
 
 
-def _show(record: dict[str, Any], population: Population) -> None:
-    """A row for each client or, where there are many, for each class of budgets that they came with."""
+def _tables(record: dict[str, Any], population: Population) -> list[Table]:
+    """Return a row for each client or, of many, for each class of the budgets they came with; and changes."""
     rows = record["clients"]
     many = len(rows) > MOST_CLIENTS
     table = Table(title=f"epsilon by the rule {record['rule']}")
@@ -99,23 +88,10 @@ def _show(record: dict[str, Any], population: Population) -> None:
         table.caption = "spent: the most of any client; left: the least"
     else:
         for row in rows:
-            cells = (
-                f"{row['budget']:.5g}",
-                numbers.epsilon(row["spent"]),
-                numbers.rounded_down(row["left"]),
-                f"{row['runs']}",
-            )
-            table.add_row(escape(row["client"]), *cells)
-    output.out.print(table)
-    if changes := record["changes"]:
-        table = Table(title="changes of budgets")
-        for heading in ("client", "by", "when", "note"):
-            table.add_column(heading, overflow="fold")
-        for change in changes[-MOST_CLIENTS:]:
-            table.add_row(
-                escape(change["client"]), f"{change['by']:+g}", change["made"], escape(change["note"])
-            )
-        output.out.print(table)
-    output.out.print(
-        "[dim]Costs add up to less than their sum: a run may fit that costs more than is left.[/]"
-    )
+            spent, left = numbers.epsilon(row["spent"]), numbers.rounded_down(row["left"])
+            table.add_row(escape(row["client"]), f"{row['budget']:.5g}", spent, left, f"{row['runs']}")
+    changes = Table(*output.folded("client", "by", "when", "note"), title="changes of budgets")
+    for change in record["changes"][-MOST_CLIENTS:]:
+        client, note = escape(change["client"]), escape(change["note"])
+        changes.add_row(client, f"{change['by']:+g}", change["made"], note)
+    return [table, changes] if changes.rows else [table]

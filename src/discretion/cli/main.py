@@ -1,10 +1,10 @@
 """The command line: its commands, and how errors become messages and exit codes."""
 
-import sys
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from discretion.cli import experiments, flower, guards, ledger, methods, output, plan, report, run, watch
 from discretion.errors import DiscretionError, InputError
@@ -32,7 +32,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass
@@ -54,11 +54,9 @@ def main() -> None:
     try:
         app(prog_name="discretion")
     except DiscretionError as problem:
-        output.fail(str(problem), "--json" in sys.argv)
-        sys.exit(problem.exit_code)
+        output.fail(str(problem), problem.exit_code)
     except OSError as problem:
-        output.fail(f"{problem.strerror}: {problem.filename}", "--json" in sys.argv)
-        sys.exit(InputError.exit_code)
+        output.fail(f"{problem.strerror}: {problem.filename}", InputError.exit_code)
     except SystemExit as end:
         if end.code == INTERRUPTED:
             output.say("Stopped. What is done is kept: a run goes on with --resume, all else by itself.")

@@ -5,17 +5,17 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import typer
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
+from typer import Argument
 
 from discretion.audit import statements
-from discretion.cli import output
-from discretion.cli.options import Json
+from discretion.cli import Json, output
 from discretion.methods import METHODS, Method, find
+from discretion.tasks import catalogue, datasets, fetch
 
 MODES = {
     "tight": "the least noise that keeps every budget, counted exactly; the default",
@@ -35,9 +35,7 @@ def methods_list(methods: Sequence[Method]) -> RenderableType:
     parts: list[RenderableType] = []
     width = max(len(method.name) for method in methods)
     for paper in dict.fromkeys(method.paper for method in methods):
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(width=width)
-        grid.add_column()
+        grid = Table.grid(Column(width=width), "", padding=(0, 2))
         for method in (method for method in methods if method.paper == paper):
             facts = f"{protection(method)} Decides by {method.reads}."
             grid.add_row(f"[bold]{method.name}[/]", f"{escape(method.idea)}\n[dim]{escape(facts)}[/]")
@@ -48,20 +46,16 @@ def methods_list(methods: Sequence[Method]) -> RenderableType:
 
 def method_text(method: Method) -> RenderableType:
     """Return facts, the module's docstring, each parameter with default and bounds, and both modes."""
-    facts = Table.grid(padding=(0, 2))
-    for label, text in (
-        ("paper", method.paper),
-        ("unit", method.unit),
-        ("protection", protection(method)),
-        ("decides by", method.reads),
-    ):
-        facts.add_row(f"[dim]{label}[/]", escape(text))
-    parameters = Table.grid(padding=(0, 2))
+    facts, parameters, modes = (Table.grid(padding=(0, 2)) for _ in range(3))
+    facts.add_row("[dim]paper[/]", escape(method.paper))
+    facts.add_row("[dim]unit[/]", escape(method.unit))
+    facts.add_row("[dim]protection[/]", escape(protection(method)))
+    facts.add_row("[dim]decides by[/]", escape(method.reads))
     for name, parameter in method.parameters.items():
-        default = "" if parameter.required else f"{_plain(parameter.default)}"
+        value = parameter.default
+        default = "" if parameter.required else f"{value:.4g}" if isinstance(value, float) else f"{value}"
         meaning = f"{escape(parameter.meaning)}; [dim]{escape(parameter.expected)}[/]"
         parameters.add_row(name, f"[dim]{default}[/]", meaning)
-    modes = Table.grid(padding=(0, 2))
     for name, meaning in MODES.items():
         modes.add_row(f"--accounting {name}", meaning)
     parts: list[RenderableType] = [
@@ -77,10 +71,6 @@ def method_text(method: Method) -> RenderableType:
     if "accounting" in method.parameters:
         parts += [Text("Modes", style="bold"), Padding(modes, (0, 0, 0, 2))]
     return Group(*parts)
-
-
-def _plain(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def about(method: Method) -> list[str]:
@@ -100,19 +90,18 @@ def method_record(method: Method) -> dict[str, Any]:
         for name, parameter in method.parameters.items()
     }
     fields = ("name", "title", "paper", "idea", "unit", "noise_at", "promise", "reads_raw", "reads", "note")
-    modes = list(MODES) if "accounting" in parameters else list(MODES)[:1]
     return {
         **{name: getattr(method, name) for name in fields},
         "protects": protection(method),
         "about": about(method),
         "parameters": parameters,
-        "modes": modes,
+        "modes": list(MODES) if "accounting" in parameters else ["tight"],
     }
 
 
 def methods(
     name: Annotated[
-        str | None, typer.Argument(help="Explain this one, or your own package.module:function.")
+        str | None, Argument(help="Explain this one, or your own package.module:function.")
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -121,16 +110,12 @@ def methods(
     Examples: `discretion methods`, `discretion methods NAME --json`
     """
     chosen = [find(name)] if name else list(METHODS.values())
-    if json_:
-        output.print_json({"methods": [method_record(method) for method in chosen]})
-    elif name:
-        output.out.print(method_text(chosen[0]))
-    else:
-        output.out.print(methods_list(chosen))
+    shown = method_text(chosen[0]) if name else methods_list(chosen)
+    output.answer(json_, {"methods": [method_record(method) for method in chosen]}, shown)
 
 
 def data(
-    name: Annotated[str | None, typer.Argument(help="Get this one now.")] = None,
+    name: Annotated[str | None, Argument(help="Get this one now.")] = None,
     json_: Json = False,
 ) -> None:
     """List the data sets, or get one and check it.
@@ -139,22 +124,24 @@ def data(
     columns label, perhaps client, and numbers: `-c data.name=csv -c data.path=table.csv`. Your own
     reader is a Python function: `-c data.name=package.module:function`
     """
-    from discretion.tasks import catalogue, datasets, fetch
-
     if name is None:
-        entries = list(catalogue.ENTRIES.values())
-        if json_:
-            output.print_json({"data": [vars(entry) for entry in entries]})
-        else:
-            output.out.print(output.data_table(entries))
-            output.say(f"Kept in {fetch.cache_folder()}. Get one with: discretion data NAME")
-        return
+        return _list_data(json_)
     found = datasets.load(name, report=output.say)
     sizes = {"train": len(found.train.labels), "test": len(found.test.labels)}
-    if json_:
-        output.print_json({"name": name, "source": found.source, "classes": found.classes, **sizes})
-    else:
-        output.out.print(
-            f"{name}: {sizes['train']:,} training and {sizes['test']:,} test records, "
-            f"{found.classes} classes, from {found.source}"
-        )
+    output.answer(
+        json_,
+        {"name": name, "source": found.source, "classes": found.classes, **sizes},
+        f"{name}: {sizes['train']:,} training and {sizes['test']:,} test records, {found.classes} classes, "
+        f"from {found.source}",
+    )
+
+
+def _list_data(as_json: bool) -> None:
+    entries = catalogue.ENTRIES.values()
+    table = Table(*output.folded("name", "records", "download", "licence", "what"))
+    for entry in entries:
+        records = "" if entry.records is None else f"{entry.records:,}"
+        size = f"{entry.download / 1e6:.0f} MB" if entry.download else ""
+        table.add_row(entry.name, records, size, entry.licence, entry.about)
+    note = f"Kept in {fetch.cache_folder()}. Get one with: discretion data NAME"
+    output.answer(as_json, {"data": [vars(entry) for entry in entries]}, table, note=note)

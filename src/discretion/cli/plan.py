@@ -4,18 +4,19 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from discretion.accounting import Accountant, Certificate, Pld, Reference, Renyi, certify
-from discretion.cli import output
-from discretion.cli.options import Json
+from discretion.accounting import Accountant, Pld, Reference, Renyi, certify
+from discretion.cli import Json, output
 from discretion.errors import InputError
 from discretion.files import read_text
 from discretion.methods import Details, explain
+from discretion.methods.papers import comparison
 from discretion.plan import advice, budgets
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
 from discretion.randomness.streams import Purpose, stream
+from discretion.report import plan_page
 from discretion.runs import config
 from discretion.runs.build import plan_of
 from discretion.runs.read import read_run
@@ -25,11 +26,11 @@ ACCOUNTANTS: dict[str, Accountant] = {"pld": Pld(), "dp-accounting": Reference()
 
 
 def population(
-    mix: Annotated[str, typer.Argument(help="A budget mix: 10-20-30, uniform:0.1,1, groups:1@50,8@50")],
-    clients: Annotated[int, typer.Option(min=1, help="How many clients.")] = 100,
-    delta: Annotated[float, typer.Option(help="Each client's delta.")] = 1e-5,
-    size: Annotated[int, typer.Option(min=1, help="Each client's number of records.")] = 100,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw of budgets.")] = 0,
+    mix: Annotated[str, Argument(help="A budget mix: 10-20-30, uniform:0.1,1, groups:1@50,8@50")],
+    clients: Annotated[int, Option(min=1, help="How many clients.")] = 100,
+    delta: Annotated[float, Option(help="Each client's delta.")] = 1e-5,
+    size: Annotated[int, Option(min=1, help="Each client's number of records.")] = 100,
+    seed: Annotated[int, Option(min=0, help="Seed of the draw of budgets.")] = 0,
     json_: Json = False,
 ) -> None:
     """Print a population as CSV: who takes part, with which budget.
@@ -47,33 +48,28 @@ def population(
 
 def plan(
     method: Annotated[
-        str, typer.Argument(help="A method of `discretion methods`, or your own package.module:function.")
+        str, Argument(help="A method of `discretion methods`, or your own package.module:function.")
     ],
-    people: Annotated[Path, typer.Argument(metavar="POPULATION", help="CSV: client,epsilon,delta,size")],
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.")] = DEFAULTS.rounds,
+    people: Annotated[Path, Argument(metavar="POPULATION", help="CSV: client,epsilon,delta,size")],
+    rounds: Annotated[int, Option(min=1, help="Rounds of training.")] = DEFAULTS.rounds,
     rate: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="Sampling rate: mean chance of a client to take part in a round."),
+        float, Option(min=0, max=1, help="Sampling rate: mean chance of a client to take part in a round.")
     ] = DEFAULTS.rate,
     clip: Annotated[
-        float, typer.Option(min=0, help="Clipping norm: mean bound on an update's L2 norm.")
+        float, Option(min=0, help="Clipping norm: mean bound on an update's L2 norm.")
     ] = DEFAULTS.clip,
     option: Annotated[
-        list[str] | None,
-        typer.Option("-p", "--parameter", metavar="KEY=VALUE", help="A parameter of the method."),
+        list[str] | None, Option("-p", "--parameter", metavar="KEY=VALUE", help="A parameter of the method.")
     ] = None,
     accounting: Annotated[
-        str | None,
-        typer.Option(help="tight, or paper: the paper's own noise, with its true cost shown."),
+        str | None, Option(help="tight, or paper: the paper's own noise, with its true cost shown.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan here.")] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="Write the plan here.")] = None,
     advise: Annotated[
-        bool, typer.Option("--advise", help="Compare noise and signal for other rates and rounds.")
+        bool, Option("--advise", help="Compare noise and signal for other rates and rounds.")
     ] = False,
-    plot: Annotated[bool, typer.Option("--plot", help="Draw what the method decided.")] = False,
-    plot_out: Annotated[
-        Path | None, typer.Option(help="The HTML file to write; else METHOD-plan.html.")
-    ] = None,
+    plot: Annotated[bool, Option("--plot", help="Draw what the method decided.")] = False,
+    plot_out: Annotated[Path | None, Option(help="The HTML file to write; else METHOD-plan.html.")] = None,
     json_: Json = False,
 ) -> None:
     """Plan by a method, and show what the plan costs each budget class.
@@ -99,17 +95,16 @@ def plan(
     details = explain(made, clients) if json_ or plot or plot_out else Details()
     if plot or plot_out:
         plot_out = plot_out or (out.parent if out else Path()) / f"{method.replace(':', '.')}-plan.html"
-        _draw(made, clients, certificate, details, plot_out)
+        plan_page.write(made, clients, certificate, details, plot_out)
     if json_:
         record = output.certificate_record(made, certificate)
         figures = str(plot_out) if plot_out else None
-        output.print_json(record | {"details": details.to_record(), "plot": figures})
-        return
-    show_certificate(made, clients, certificate, json_)
+        return output.print_json(record | {"details": details.to_record(), "plot": figures})
+    output.show_certificate(made, clients, certificate)
     if out:
         output.say(f"Wrote {out}. Next: discretion check {out} {people}")
     if plot_out:
-        output.say(f"Wrote {plot_out}. {output.how_to_open(plot_out)}")
+        output.say(output.wrote(plot_out))
 
 
 def _advise(settings: config.Config, clients: Population, as_json: bool) -> None:
@@ -126,20 +121,14 @@ def _advise(settings: config.Config, clients: Population, as_json: bool) -> None
         output.show_advice(found, chosen, settings.plan.rate, settings.plan.rounds)
 
 
-def _draw(made: Plan, clients: Population, certificate: Certificate, details: Details, out: Path) -> None:
-    from discretion.report.plan_page import write
-
-    write(made, clients, certificate, details, out)
-
-
 def check(
-    target: Annotated[Path | None, typer.Argument(help="A run folder, or a plan.json.")] = None,
-    people: Annotated[Path | None, typer.Argument(metavar="POPULATION", help="CSV, with a plan.json")] = None,
+    target: Annotated[Path | None, Argument(help="A run folder, or a plan.json.")] = None,
+    people: Annotated[Path | None, Argument(metavar="POPULATION", help="CSV, with a plan.json")] = None,
     accountant: Annotated[
-        str, typer.Option(help="pld, dp-accounting (Google's, as a second opinion) or renyi (looser).")
+        str, Option(help="pld, dp-accounting (Google's, as a second opinion) or renyi (looser).")
     ] = "pld",
     accounting: Annotated[
-        str, typer.Option(help="tight, or paper: compare what the papers charge with what their noise costs.")
+        str, Option(help="tight, or paper: compare what the papers charge with what their noise costs.")
     ] = "tight",
     json_: Json = False,
 ) -> None:
@@ -166,30 +155,19 @@ def check(
         raise InputError(f"to check {target}, give the population, too: discretion check PLAN POPULATION")
     made = run.plan if run else Plan.from_json(read_text(target))
     certificate = certify(made, clients, ACCOUNTANTS[accountant])
-    show_certificate(made, clients, certificate, json_)
+    if json_:
+        output.print_json(output.certificate_record(made, certificate))
+    else:
+        output.show_certificate(made, clients, certificate)
     if run:
         run.certificate.require(made, accept_no_privacy=True)
     certificate.require(made)
 
 
 def _show_papers(as_json: bool) -> None:
-    from discretion.methods.papers import comparison
-
-    if not as_json:
+    if as_json:
+        rows = [{**vars(row), "ratio": row.ratio, "verdict": row.verdict} for row in comparison()]
+        output.print_json({"papers": rows})
+    else:
         output.say("Computing what the papers' noise costs: about ten seconds.")
-    rows = comparison()
-    if as_json:
-        records = [{**vars(row), "ratio": row.ratio, "verdict": row.verdict} for row in rows]
-        output.print_json({"papers": records})
-    else:
-        output.show_papers(rows)
-
-
-def show_certificate(made: Plan, clients: Population, certificate: Certificate, as_json: bool) -> None:
-    if as_json:
-        output.print_json(output.certificate_record(made, certificate))
-    else:
-        output.out.print(output.certificate_table(made, clients, certificate))
-        if table := output.adversaries_table(clients, certificate):
-            output.out.print(table)
-        output.out.print(output.statement(certificate))
+        output.show_papers(comparison())

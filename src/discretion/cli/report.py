@@ -2,33 +2,29 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import quote
 
-import typer
 from rich.markup import escape
 from rich.table import Table
+from typer import Argument, Option
 
-from discretion.cli import output
-from discretion.cli.options import Json
+from discretion.audit import receipts
+from discretion.audit import verify as second_count
+from discretion.cli import Json, output
 from discretion.clients.messages import read_key
 from discretion.errors import BudgetError, InputError, LedgerError
 from discretion.files import write_safely
-from discretion.report import numbers
+from discretion.report import numbers, receipt_page, write
 from discretion.runs.folder import RunFolder
 from discretion.runs.read import read_run
 
-if TYPE_CHECKING:
-    from discretion.audit.verify import Verification
-
-HOLDS = {True: "[green]yes[/]", False: "[bold red]no[/]", None: "[yellow]unknown[/]"}
-
-Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")]
+Runs = Annotated[list[Path], Argument(help="Run folders, or folders of run folders.")]
 
 
 def compare(
     runs: Runs,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a page on them here, too.")] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="Write a page on them here, too.")] = None,
     json_: Json = False,
 ) -> None:
     """Show several runs in one table: accuracy, and what it cost whom.
@@ -38,15 +34,15 @@ def compare(
 
     Examples: `discretion compare runs/demo`, `discretion compare A B C --out comparison.html`
     """
-    output.compare_runs(_runs_in(runs), out, None, json_)
+    output.compare_runs(_runs_in(runs), out, None, json_, {})
 
 
 def report(
     runs: Runs,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file to write.")] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="The HTML file to write.")] = None,
     class_accuracy: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--class-accuracy",
             help="Show accuracy on each budget class's own records: not private, for simulations only.",
         ),
@@ -57,23 +53,18 @@ def report(
 
     Example: `discretion report runs/first`
     """
-    from discretion.report import write
-
     path = out or runs[0] / "report.html"
     write(_runs_in(runs), path, class_accuracy=class_accuracy)
-    if json_:
-        output.print_json({"report": str(path)})
-    else:
-        output.say(f"Wrote {path}. {output.how_to_open(path)}")
+    output.answer(json_, {"report": str(path)}, note=output.wrote(path))
 
 
 def verify(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
     every: Annotated[
-        bool, typer.Option("--every", help="Count every client again, however long that takes.")
+        bool, Option("--every", help="Count every client again, however long that takes.")
     ] = False,
     data: Annotated[
-        bool, typer.Option("--data", help="Load the data, too, to see that it is what the run was made from.")
+        bool, Option("--data", help="Load the data, too, to see that it is what the run was made from.")
     ] = False,
     json_: Json = False,
 ) -> None:
@@ -87,14 +78,8 @@ def verify(
 
     Example: `discretion verify runs/first`
     """
-    from discretion.audit.verify import to_record
-    from discretion.audit.verify import verify as count_again
-
-    found = count_again(run, every=every, data=data)
-    if json_:
-        output.print_json(to_record(found))
-    else:
-        _show(found)
+    found = second_count.verify(run, every=every, data=data)
+    output.answer(json_, second_count.to_record(found), *_tables(found))
     if found.whole is False:
         odd = next(each for each in found.records if each.holds is False)
         raise LedgerError(f"the records of {run} contradict each other: {odd.what}: {odd.said}")
@@ -103,37 +88,35 @@ def verify(
         raise BudgetError(f"{run} does not keep every budget: {odd.what}: {odd.said}")
 
 
-def _show(found: "Verification") -> None:
-    table = Table(title=f"epsilon, counted again: {found.accountant}")
-    for heading in ("budget", "clients", "certificate", "plan, again", "ledger, again", "left"):
-        table.add_column(heading, justify="left" if heading == "budget" else "right")
+def _tables(found: second_count.Verification) -> tuple[Table, Table]:
+    """Return epsilons by budget class, and every finding."""
+    figures = output.right("clients", "certificate", "plan, again", "ledger, again", "left")
+    table = Table("budget", *figures, title=f"epsilon, counted again: {found.accountant}")
     for each in found.classes:
         left = math.inf if math.isinf(each.budget) else max(each.budget - max(each.life, each.recorded), 0.0)
-        values = (each.certified, each.planned, each.recorded)
-        cells = (*map(numbers.epsilon, values), numbers.rounded_down(left))
-        table.add_row(each.name, f"{each.clients}", *cells)
+        spent = map(numbers.epsilon, (each.certified, each.planned, each.recorded))
+        table.add_row(each.name, f"{each.clients}", *spent, numbers.rounded_down(left))
     if found.counted < found.kinds:
         table.caption = f"{found.counted} of {found.kinds} kinds of clients; all of them with --every"
-    output.out.print(table)
     findings = Table(show_header=False)
     for item in (*found.records, *found.budgets):
-        findings.add_row(item.what, HOLDS[item.holds], escape(output.printable(item.said)))
-    output.out.print(findings)
+        findings.add_row(item.what, output.HOLDS[item.holds], escape(output.printable(item.said)))
+    return table, findings
 
 
 def receipt(
-    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="A run folder.")] = None,
-    client: Annotated[str | None, typer.Option(help="Whose receipt to make.")] = None,
+    run: Annotated[Path | None, Argument(metavar="RUN", help="A run folder.")] = None,
+    client: Annotated[str | None, Option(help="Whose receipt to make.")] = None,
     key: Annotated[
-        Path | None, typer.Option(help="The operator's key, as `discretion key` writes it; else the run's.")
+        Path | None, Option(help="The operator's key, as `discretion key` writes it; else the run's.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The folder to write to; else the run folder.")
+        Path | None, Option("--out", "-o", help="The folder to write to; else the run folder.")
     ] = None,
     to_verify: Annotated[
-        Path | None, typer.Option("--verify", help="Verify this receipt, HTML or JSON, instead.")
+        Path | None, Option("--verify", help="Verify this receipt, HTML or JSON, instead.")
     ] = None,
-    operator: Annotated[str, typer.Option(help="With --verify: the public key that must have signed.")] = "",
+    operator: Annotated[str, Option(help="With --verify: the public key that must have signed.")] = "",
     json_: Json = False,
 ) -> None:
     """Make a signed receipt for one client, as HTML and JSON; or verify one.
@@ -148,9 +131,6 @@ def receipt(
         return _verify_receipt(to_verify, operator, run, json_)
     if run is None or client is None:
         raise InputError("say which run and whose receipt: discretion receipt RUN --client NAME")
-    from discretion.audit import receipts
-    from discretion.report.receipt_page import render
-
     known = read_run(run).config.clients.key
     if key is None and not known:
         raise InputError(
@@ -161,25 +141,20 @@ def receipt(
     place.mkdir(parents=True, exist_ok=True)
     name = f"receipt-{quote(client, safe='')}"
     page, plain = place / f"{name}.html", place / f"{name}.json"
-    write_safely(page, render(signed).encode())
+    write_safely(page, receipt_page.render(signed).encode())
     write_safely(plain, receipts.to_json(signed).encode())
-    if json_:
-        output.print_json({"html": str(page), "json": str(plain), **signed.model_dump()})
-    else:
-        output.say(f"Wrote {page} and {plain.name}. {output.how_to_open(page)}")
+    record = {"html": str(page), "json": str(plain), **signed.model_dump()}
+    output.answer(json_, record, note=output.wrote(page, plain.name))
 
 
 def _verify_receipt(path: Path, operator: str, run: Path | None, as_json: bool) -> None:
-    from discretion.audit import receipts
-    from discretion.report.receipt_page import render
-
-    signed = receipts.read(path, render)
+    signed = receipts.read(path, receipt_page.render)
     receipts.check(signed, operator)
     odd = receipts.differences(signed, run) if run else []
     if as_json:
         known = "known" if operator else "unknown"  # whoever has a key can sign a receipt
         record = {"verified": bool(operator) and not odd, "operator": known, "differs": odd}
-        output.print_json({**record, **signed.model_dump()})
+        output.print_json(record | signed.model_dump())
     else:
         said = signed.receipt
         output.say(
@@ -199,11 +174,9 @@ def _verify_receipt(path: Path, operator: str, run: Path | None, as_json: bool) 
 def _runs_in(paths: list[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
-        inside = sorted(about.parent for about in path.glob("*/run.json"))
-        if RunFolder(path).about.exists():
-            found.append(path)
-        elif inside:
-            found += inside
-        else:
+        whole = RunFolder(path).about.exists()
+        inside = [path] if whole else sorted(about.parent for about in path.glob("*/run.json"))
+        if not inside:
             raise InputError(f"there is no run in {path}")
+        found += inside
     return found

@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import typer
+from typer import Argument, Option
 
-from discretion.cli import flower, output
-from discretion.cli.options import Json, Override
-from discretion.cli.plan import show_certificate
+from discretion.cli import Json, Override, flower, output
 from discretion.errors import InputError
 from discretion.export.feed import tracking
 from discretion.runs import config
+from discretion.runs import replan as plan_again
 from discretion.runs.build import load_data
 from discretion.runs.execute import Progress, execute
 from discretion.runs.folder import RunFolder
@@ -21,7 +20,7 @@ from discretion.timing import Profile
 
 
 def init(
-    path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("config.toml"),
+    path: Annotated[Path, Argument(help="Where to write it.")] = Path("config.toml"),
     json_: Json = False,
 ) -> None:
     """Write a config.toml with every setting, its default and what it means.
@@ -31,36 +30,32 @@ def init(
     if path.exists():
         raise InputError(f"{path} exists already: give another name")
     path.write_text(config.template(), encoding="utf-8")
-    if json_:
-        output.print_json({"config": str(path)})
-    else:
-        output.say(f"Wrote {path}. Next: discretion run {path} --out runs/first")
+    message = f"Wrote {path}. Next: discretion run {path} --out runs/first"
+    output.answer(json_, {"config": str(path)}, note=message)
 
 
 def run(
-    target: Annotated[Path, typer.Argument(help="A config.toml, or a run folder with --resume.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The run folder to make; else runs/NAME.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that stopped.")] = False,
+    target: Annotated[Path, Argument(help="A config.toml, or a run folder with --resume.")],
+    out: Annotated[Path | None, Option("--out", "-o", help="The run folder to make; else runs/NAME.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Go on with a run that stopped.")] = False,
     on: Annotated[
         str | None,
-        typer.Option("--on", help="Where clients run: here, guards, flower or flower-sim; see [clients]."),
+        Option("--on", help="Where clients run: here, guards, flower or flower-sim; see [clients]."),
     ] = None,
     change: Override = None,
-    device: Annotated[str | None, typer.Option(help="Device to train on: auto, cpu, cuda or cuda:1.")] = None,
+    device: Annotated[str | None, Option(help="Device to train on: auto, cpu, cuda or cuda:1.")] = None,
     threads: Annotated[
-        int | None, typer.Option(min=0, help="Threads of compiled code and torch; 0: one for each core.")
+        int | None, Option(min=0, help="Threads of compiled code and torch; 0: one for each core.")
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=0, help="Processes for models that only torch can train; 0: one for each core."),
+        Option(min=0, help="Processes for models that only torch can train; 0: one for each core."),
     ] = None,
     track: Annotated[
-        str | None, typer.Option(help="Send the history to tensorboard or mlflow, too; see [track].")
+        str | None, Option(help="Send the history to tensorboard or mlflow, too; see [track].")
     ] = None,
-    write_report: Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.")] = True,
-    show_profile: Annotated[bool, typer.Option("--profile", help="Show where the time went.")] = False,
+    write_report: Annotated[bool, Option("--report/--no-report", help="Write report.html.")] = True,
+    show_profile: Annotated[bool, Option("--profile", help="Show where the time went.")] = False,
     json_: Json = False,
 ) -> None:
     """Plan, certify and train; everything is kept in one folder.
@@ -71,8 +66,8 @@ def run(
     """
     path = target if target.is_dir() else out or Path("runs") / target.stem
     wanted = {"device": device, "threads": threads, "workers": workers}
-    where = [f"train.{name}={value}" for name, value in wanted.items() if value is not None]
-    where += [f"track.to={track}"] if track else []
+    means = [f"train.{name}={value}" for name, value in wanted.items() if value is not None]
+    means += [f"track.to={track}"] if track else []
     profile = Profile()
     if resume and RunFolder(path).about.exists():
         if change or on:
@@ -82,29 +77,28 @@ def run(
         raise InputError(f"{target} is a folder: give a config.toml, or --resume to go on with a run")
     else:
         place = [f"clients.where={on}"] if on else []
-        settings = config.read(target, [*(change or []), *place, *where])
+        settings = config.read(target, [*(change or []), *place, *means])
         made = prepare(settings, path, load_data(settings, output.say))
     if made.finished:
         output.say(f"{path} is finished already.")
     else:
-        _train(made, json_, profile, where)
+        _train(made, json_, profile, means)
         if show_profile and not json_:
             output.show_profile(profile)
-    extra = {"profile": profile.to_record()} if show_profile else None
+    extra = {"profile": profile.to_record()} if show_profile else {}
     page = made.files.report if write_report else None
     output.compare_runs([made.refreshed()], page, None, json_, extra)
 
 
 def _train(made: Run, as_json: bool, profile: Profile, overrides: list[str]) -> None:
     if not as_json:
-        show_certificate(made.plan, made.population, made.certificate, as_json)
+        output.show_certificate(made.plan, made.population, made.certificate)
         if (again := made.about.cross_check) and again.kinds:
-            output.say(
-                f"Counted again by {again.accountant}: {again.counted} of {again.kinds} kinds of clients."
-            )
+            counted = f"{again.counted} of {again.kinds} kinds of clients"
+            output.say(f"Counted again by {again.accountant}: {counted}.")
     settings = made.config.executed_with(overrides, str(made.files.config))
     with output.bars(as_json) as progress, tracking(made.folder, settings.track, output.say) as hand_on:
-        bar = output.bar(progress, made.plan.method, made.plan.rounds)
+        bar = progress.add_task(made.plan.method, total=made.plan.rounds, note="")
 
         def show(now: Progress) -> None:
             hand_on()
@@ -122,11 +116,11 @@ def _train(made: Run, as_json: bool, profile: Profile, overrides: list[str]) -> 
 
 
 def replan(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was stopped.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="Folder of a run that was stopped.")],
     people: Annotated[
-        Path, typer.Argument(metavar="POPULATION.csv", help="All clients from now on, with their budgets.")
+        Path, Argument(metavar="POPULATION.csv", help="All clients from now on, with their budgets.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder to make.")],
+    out: Annotated[Path, Option("--out", "-o", help="The run folder to make.")],
     json_: Json = False,
 ) -> None:
     """Plan the remaining rounds of a run again, for clients that joined, left or changed their budgets.
@@ -136,9 +130,7 @@ def replan(
     Example: `discretion replan runs/first people.csv --out runs/second`, then `discretion run runs/second
     --resume`
     """
-    from discretion.runs.replan import replan as plan_anew
-
-    made = plan_anew(run, people, out, output.say)
+    made = plan_again.replan(run, people, out, output.say)
     names = {
         "joined": made.joined,
         "left": made.left,
@@ -146,16 +138,13 @@ def replan(
         "budget changed": made.changed,
     }
     if json_:
+        columns = (made.population.epsilon, made.before, made.total)
+        rows = zip(made.population.client, *(column.tolist() for column in columns), strict=True)
         clients = {
             name: {"budget": epsilon, "spent": before, "spent_in_the_end": total}
-            for name, epsilon, before, total in zip(
-                made.population.client,
-                *(column.tolist() for column in (made.population.epsilon, made.before, made.total)),
-                strict=True,
-            )
+            for name, epsilon, before, total in rows
         }
-        output.print_json({"rounds": made.rounds, **names, "clients": clients})
-        return
+        return output.print_json({"rounds": made.rounds, **names, "clients": clients})
     for what, who in names.items():
         if who:
             output.say(f"{what}: {', '.join(who[:10])}{' …' if len(who) > 10 else ''}")

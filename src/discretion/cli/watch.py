@@ -6,28 +6,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from discretion.cli import output
-from discretion.cli.options import Json
+from discretion.cli import Json, output
 from discretion.errors import InputError
 from discretion.export.feed import Feed, Target, open_tracker
 from discretion.runs.folder import RunFolder
+from discretion.watch import text
+from discretion.watch.follow import Follow
+from discretion.watch.state import record_of
 
 
 def show(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw accuracy and spending.")] = True,
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
+    plots: Annotated[bool, Option("--plots/--no-plots", help="Draw accuracy and spending.")] = True,
     json_: Json = False,
 ) -> None:
     """Show a run in the terminal: its progress, its accuracy, and what each budget class has left.
 
     Example: `discretion show runs/first`, at any time, also while it is being trained
     """
-    from discretion.watch.follow import Follow
-    from discretion.watch.state import record_of
-    from discretion.watch.text import show as print_seen
-
     RunFolder(run).require()
     seen = Follow(run).look()
     if seen.run is None:
@@ -35,13 +33,13 @@ def show(
     if json_:
         output.print_json(record_of(seen))
     else:
-        print_seen(output.out, seen, plots)
+        text.show(output.out, seen, plots)
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; it need not exist yet.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 0,
-    browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder; it need not exist yet.")],
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0: any free one.")] = 0,
+    browser: Annotated[bool, Option("--open/--no-open", help="Open the page in a browser.")] = True,
     json_: Json = False,
 ) -> None:
     """Show a run live in the browser, on this machine only, until Ctrl-C. Nothing of the run is changed.
@@ -52,11 +50,9 @@ def watch(
     from discretion.watch.server import Watch
 
     with Watch(run, port) as server:
-        if json_:
-            output.print_json({"address": server.address, "run": str(run)})
-            sys.stdout.flush()
-        else:
-            output.say(f"{run} is at {server.address} on this machine. Stop with Ctrl-C.")
+        message = f"{run} is at {server.address} on this machine. Stop with Ctrl-C."
+        output.answer(json_, {"address": server.address, "run": str(run)}, note=message)
+        sys.stdout.flush()
         if browser:
             webbrowser.open(server.address)
         with suppress(KeyboardInterrupt):
@@ -64,10 +60,10 @@ def watch(
 
 
 def export(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.")],
-    to: Annotated[Target, typer.Option(help="The tool to export to.")] = "csv",
+    runs: Annotated[list[Path], Argument(metavar="RUN", help="Run folders.")],
+    to: Annotated[Target, Option(help="The tool to export to.")] = "csv",
     out: Annotated[
-        str, typer.Option("--out", "-o", help="A file, a folder or a server's address; see above.")
+        str, Option("--out", "-o", help="A file, a folder or a server's address; see above.")
     ] = "",
     json_: Json = False,
 ) -> None:
@@ -86,10 +82,6 @@ def export(
     for run in runs:
         if tracker is None or (to == "tensorboard" and not out):
             tracker = open_tracker(to, out, run)
-        feed = Feed(run, tracker)
-        places.append(feed.finish())
+        places.append(Feed(run, tracker).finish())
     found = list(dict.fromkeys(places))
-    if json_:
-        output.print_json({"to": to, "out": found})
-    else:
-        output.say(f"Wrote {', '.join(found)}.")
+    output.answer(json_, {"to": to, "out": found}, note=f"Wrote {', '.join(found)}.")

@@ -10,8 +10,8 @@ import torch
 
 from discretion.errors import InputError
 
-TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8  # names of options in glibc's malloc.h
-KEPT = 2**30  # bytes
+# of glibc's malloc.h: bytes of M_TRIM_THRESHOLD and M_MMAP_THRESHOLD; M_ARENA_MAX: one heap for all threads
+MALLOC_OPTIONS = {-1: 2**30, -3: 2**30, -8: 1}
 
 
 def cores() -> int:
@@ -57,6 +57,5 @@ def keep_freed_memory() -> None:
     """Let freed memory stay with the process, which saves up to a third of a step; glibc only."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(ctypes.c_int(TRIM_THRESHOLD), ctypes.c_int(KEPT))
-        mallopt(ctypes.c_int(MMAP_THRESHOLD), ctypes.c_int(KEPT))
-        mallopt(ctypes.c_int(ARENA_MAX), ctypes.c_int(1))  # one heap for all threads
+        for option, value in MALLOC_OPTIONS.items():
+            mallopt(ctypes.c_int(option), ctypes.c_int(value))

@@ -2,18 +2,17 @@
 
 import queue
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from discretion import engine
-from discretion.arrays import Floats, Ints
 from discretion.clients.devices import keep_freed_memory, thread_pool
+from discretion.clients.torch_training import RecordTensors
 from discretion.clients.training import LocalTraining
 from discretion.engine.record_sums import RecordSums
 from discretion.tasks.partitions import Partition
@@ -22,27 +21,7 @@ from discretion.training.orders import NoisySteps, Order, Updates
 from discretion.training.release import noisy_sum
 from discretion.training.server_update import Vector
 
-Batch = Callable[[Ints], tuple[Tensor, Tensor]]  # inputs and labels of records by their numbers
-
-
-class GradientSums(Protocol):
-    """Sums of clipped per-record gradients, for one thread at a time."""
-
-    def clipped_sum(self, model: Vector, chosen: Ints, clip: float, layers: tuple[int, ...]) -> Floats: ...
-
-
-class TorchSums:
-    """Sums by torch, for models that compiled code does not support."""
-
-    def __init__(self, model: nn.Module, batch: Batch) -> None:
-        self._records = RecordSums(model)
-        self._batch = batch
-
-    def clipped_sum(self, model: Vector, chosen: Ints, clip: float, layers: tuple[int, ...]) -> Floats:
-        return self._records.clipped_sum(model, *self._batch(chosen), clip, layers)
-
-
-Idle = queue.SimpleQueue[GradientSums]
+Idle = queue.SimpleQueue[engine.CompiledSums | RecordSums]  # each for one thread at a time
 
 
 @dataclass
@@ -51,24 +30,20 @@ class DPSGDTraining:
 
     model: nn.Module
     partition: Partition
-    batch: Batch
+    data: RecordTensors
     local: LocalTraining
     stack: engine.Stack | None
-    records: engine.RecordArrays
     _idle: dict[bool, Idle] = field(default_factory=lambda: defaultdict(queue.SimpleQueue))
 
     def _sums(self, layers: tuple[int, ...], threads: int) -> Idle:
-        """Return a queue with one GradientSums for each thread, made here as tracing is not thread-safe."""
+        """Return a queue of sums of gradients, one per thread, made here as tracing is not thread-safe."""
         lengths = [p.numel() for p in self.model.parameters() if p.requires_grad]
         whole = owners(lengths, layers_of(layers, sum(lengths))) is not None
         stack = self.stack if whole and self.stack and engine.can_sum(self.stack) else None
         idle = self._idle[stack is not None]
+        most = int(self.partition.sizes.max(initial=1))
         while idle.qsize() < threads:
-            if stack is None:
-                idle.put(TorchSums(self.model, self.batch))
-            else:
-                most = min(engine.MOST_RECORDS, int(self.partition.sizes.max(initial=1)))
-                idle.put(engine.CompiledSums(stack, self.records, most))
+            idle.put(engine.CompiledSums(stack, self.data.arrays, most) if stack else RecordSums(self.model))
         return idle
 
     def updates(self, order: Order, noisy: NoisySteps) -> Iterator[Updates]:
@@ -86,10 +61,8 @@ class DPSGDTraining:
             for i in range(len(order.clients) + threads):
                 if i < len(order.clients):
                     waiting.append(pool.submit(self._train, order, noisy, i, idle))
-                if i >= threads:  # no more updates wait than there are threads
-                    yield Updates(
-                        order.clients[i - threads : i - threads + 1], waiting.popleft().result()[None]
-                    )
+                if (done := i - threads) >= 0:  # no more updates wait than there are threads
+                    yield Updates(order.clients[done : done + 1], waiting.popleft().result()[None])
 
     def _train(self, order: Order, noisy: NoisySteps, i: int, idle: Idle) -> Vector:
         """Train the i-th client asked by noisy steps; return (d,) the change of the model.
@@ -107,8 +80,11 @@ class DPSGDTraining:
         model, velocity = order.model.astype(np.float64), np.zeros(len(order.model))
         try:
             for _ in range(noisy.steps if expected > 0 else 0):
-                drawn = mine[source.uniform(len(mine)) < batch]
-                total = sums.clipped_sum(model.astype(np.float32), drawn, clip, noisy.layers)
+                drawn, now = mine[source.uniform(len(mine)) < batch], model.astype(np.float32)
+                if isinstance(sums, RecordSums):  # by torch, for models that compiled code does not support
+                    total = sums.clipped_sum(now, *self.data.batch(drawn), clip, noisy.layers)
+                else:
+                    total = sums.clipped_sum(now, drawn, clip, noisy.layers)
                 slope = noisy_sum(total, std, source)
                 slope /= expected  # in place: for large models more arrays would cost as much as the noise
                 if local.weight_decay:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 import torch
@@ -12,20 +13,12 @@ from discretion.arrays import Ints
 from discretion.clients import devices
 from discretion.clients.dp_sgd import DPSGDTraining
 from discretion.clients.statistics import Reader
-from discretion.clients.torch_training import (
-    Evaluation,
-    Quality,
-    RecordTensors,
-    TorchTraining,
-    VmapTraining,
-    ready,
-    right_and_loss,
-)
+from discretion.clients.torch_training import FastLayout, Quality, RecordTensors, TorchTraining
 from discretion.clients.training import ONE_EPOCH, LocalTraining, batches
 from discretion.clients.workers import Batches, Workers
 from discretion.plan.selection_rules import Reading
 from discretion.tasks import models
-from discretion.tasks.datasets import Dataset, Split
+from discretion.tasks.datasets import Dataset
 from discretion.tasks.partitions import Partition
 from discretion.training.orders import Order, Statistics, Updates
 from discretion.training.server_update import Vector
@@ -58,34 +51,22 @@ class LocalClients:
         self.device = devices.find(device, compiled=stack is not None)
         self._stack = stack if self.device.type == "cpu" else None
         self._model = model.train().to(self.device)
-        self._partition = partition
-        self._local = local
-        self._dataset = dataset
+        self._dataset, self._partition, self._local = dataset, partition, local
         self._data = RecordTensors(dataset, dataset.train, self.device)
         self._together = max(1, min(MOST_TOGETHER, CHUNK_NUMBERS // len(self.initial())))
         self._count = workers or devices.cores()
         self._workers: Workers | None = None
-        self._records = _records(dataset, dataset.train)
         self._layered = self._stack if isinstance(self._stack, engine.Stack) else None
-        self._noisy = DPSGDTraining(
-            self._model, partition, self._data.batch, local, self._layered, self._records
-        )
+        self._noisy = DPSGDTraining(self._model, partition, self._data, local, self._layered)
+        self._reader = Reader(self._model, self._data, self._layered)
 
     @cached_property
-    def _single(self) -> TorchTraining:
+    def _torch(self) -> TorchTraining:
         return TorchTraining(self._model, self._data, self._local)
 
     @cached_property
-    def _many(self) -> VmapTraining:
-        return VmapTraining(self._model, self._data, self._local)
-
-    @cached_property
-    def _reader(self) -> Reader:
-        return Reader(self._model, self._data, self._dataset.classes, self._layered, self._records)
-
-    @cached_property
-    def _evaluation(self) -> Evaluation:
-        return Evaluation(self._model, RecordTensors(self._dataset, self._dataset.test, self.device))
+    def _evaluation(self) -> FastLayout:
+        return FastLayout(self._model, RecordTensors(self._dataset, self._dataset.test, self.device))
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -109,9 +90,9 @@ class LocalClients:
         """Evaluate a model on the test records."""
         stack = self._layered
         if stack is not None and self._dataset.test.labels.max(initial=0) < stack.classes:
-            records = _records(self._dataset, self._dataset.test)
+            records = RecordTensors(self._dataset, self._dataset.test, self.device).arrays
             logits = torch.from_numpy(engine.scores(stack, records, model, torch.get_num_threads()))
-            right, loss = right_and_loss(logits, torch.from_numpy(records.labels))
+            right, loss = Quality.sums(logits, torch.from_numpy(records.labels))
             return Quality(right / len(logits), loss / len(logits))
         return self._evaluation.quality(model)
 
@@ -158,39 +139,25 @@ class LocalClients:
         records, real = self._batches(order, part)
         rate = self._local.rate(order.round, order.rounds)
         if self._stack is None:
-            return self._many.train(order.model, records, real, rate)
+            return self._torch.train_many(order.model, records, real, rate)
         rates = np.full(records.shape[1], rate, np.float32)
         chosen = engine.Batches(records, real, rates, self._local.momentum, self._local.weight_decay)
-        return engine.train(self._stack, self._records, chosen, order.model, torch.get_num_threads())
+        return engine.train(self._stack, self._data.arrays, chosen, order.model, torch.get_num_threads())
 
     def _by_torch(self, order: Order, parts: list[Ints]) -> Iterator[np.ndarray]:
         """Yield each part's (k, d) changes, trained one client at a time, in this process or in several."""
-        rate, single = self._local.rate(order.round, order.rounds), self._single
+        rate, train = self._local.rate(order.round, order.rounds), self._torch.train
         count = sum(map(len, parts))
+        each = (one for part in parts for one in zip(*self._batches(order, part), strict=True))
         if min(self._count, count) > 1:
-            each = (one for part in parts for one in zip(*self._batches(order, part), strict=True))
-            yield from self._pool().updates(order.model, each, count, rate, self._together)
+            if self._workers is None or not self._workers.alive:
+                self._workers = Workers(train, len(order.model), self._count, slots=2 * self._together)
+            yield from self._workers.updates(order.model, each, count, rate, self._together)
             return
         for part in parts:
             with devices.one_thread():
-                rows = [
-                    single.train(order.model, *one, rate)
-                    for one in zip(*self._batches(order, part), strict=True)
-                ]
+                rows = [train(order.model, *one, rate) for one in islice(each, len(part))]
             yield np.stack(rows)
-
-    def _pool(self) -> Workers:
-        if self._workers is None or not self._workers.alive:
-            size, train = len(self.initial()), self._single.train
-            self._workers = Workers(train, size, self._count, slots=2 * self._together)
-        return self._workers
-
-
-def _records(dataset: Dataset, split: Split) -> engine.RecordArrays:
-    """Return the records as compiled code reads them."""
-    lookup = ready(dataset, torch.arange(256, dtype=torch.uint8)).numpy() if dataset.kind == "image" else None
-    labels = np.ascontiguousarray(split.labels, np.int64)
-    return engine.RecordArrays(np.ascontiguousarray(split.inputs), labels, lookup)
 
 
 def _stack(model: nn.Module, dataset: Dataset) -> engine.Stack | engine.Sequence | None:
@@ -199,15 +166,11 @@ def _stack(model: nn.Module, dataset: Dataset) -> engine.Stack | engine.Sequence
     wanted = {"image": ("uint8",), "tabular": ("float32",), "text": ("uint8", "int64")}[dataset.kind]
     if inputs.dtype.name not in wanted:
         return None
-    text = dataset.kind == "text"
-    stack = _sequence(model, inputs) if text else engine.stack_of(model, inputs.shape[1:])
-    if stack is None or labels.min(initial=0) < 0 or labels.max(initial=0) >= stack.classes:
-        return None
-    return stack
-
-
-def _sequence(model: nn.Module, inputs: np.ndarray) -> engine.Sequence | None:
-    sequence = engine.sequence_of(model, inputs.shape[1]) if inputs.ndim == 2 else None
-    if sequence is None or inputs.min(initial=0) < 0 or inputs.max(initial=0) >= sequence.tokens:
-        return None  # torch's error says what is wrong with the token
-    return sequence
+    stack: engine.Stack | engine.Sequence | None
+    if dataset.kind == "text":
+        stack = engine.sequence_of(model, inputs.shape[1]) if inputs.ndim == 2 else None
+        if stack is None or not engine.within(inputs, stack.tokens):
+            return None  # torch's error says what is wrong with the token
+    else:
+        stack = engine.stack_of(model, inputs.shape[1:])
+    return stack if stack is not None and engine.within(labels, stack.classes) else None

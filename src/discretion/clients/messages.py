@@ -7,7 +7,7 @@ is the length of its header (4 bytes), the header in JSON, and a body: a plan, o
 import hashlib
 import struct
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
@@ -101,7 +101,8 @@ class Answer(Record):
 
 
 AnyOrder = Join | Train | Read | Finish
-_ORDERS: TypeAdapter[AnyOrder] = TypeAdapter(Annotated[AnyOrder, Field(discriminator="kind")])
+_ORDER: TypeAdapter[AnyOrder] = TypeAdapter(Annotated[AnyOrder, Field(discriminator="kind")])
+_ANSWER = TypeAdapter(Answer)
 
 
 def encode(header: Record, body: bytes = b"") -> bytes:
@@ -109,30 +110,25 @@ def encode(header: Record, body: bytes = b"") -> bytes:
     return struct.pack(">I", len(text)) + text + body
 
 
-def _divided(message: bytes) -> tuple[bytes, bytes]:
+def decode_order(message: bytes) -> tuple[AnyOrder, bytes]:
+    return _decode(message, _ORDER, "an order of Discretion")
+
+
+def decode_answer(message: bytes) -> tuple[Answer, bytes]:
+    return _decode(message, _ANSWER, "a guard's answer")
+
+
+def _decode(message: bytes, kind: TypeAdapter[Any], what: str) -> tuple[Any, bytes]:
     if len(message) < 4:
         raise MessageError("message too short for a header")
     (length,) = struct.unpack(">I", message[:4])
     if length > LONGEST_HEADER or 4 + length > len(message):
         raise MessageError(f"header of {length} bytes is too long, or longer than its message")
-    return message[4 : 4 + length], message[4 + length :]
-
-
-def decode_order(message: bytes) -> tuple[AnyOrder, bytes]:
-    text, body = _divided(message)
     try:
-        return _ORDERS.validate_json(text), body
+        return kind.validate_json(message[4 : 4 + length]), message[4 + length :]
     except ValidationError as problem:
         where = "; ".join(".".join(map(str, error["loc"])) or "header" for error in problem.errors()[:5])
-        raise MessageError(f"not an order of Discretion: invalid {where}") from None
-
-
-def decode_answer(message: bytes) -> tuple[Answer, bytes]:
-    text, body = _divided(message)
-    try:
-        return Answer.model_validate_json(text), body
-    except ValidationError:
-        raise MessageError("not a guard's answer") from None
+        raise MessageError(f"not {what}: invalid {where}") from None
 
 
 def digest(message: bytes) -> str:

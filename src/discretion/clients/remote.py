@@ -9,24 +9,11 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from discretion.arrays import Floats, Ints
-from discretion.clients.messages import (
-    Answer,
-    AnyOrder,
-    Finish,
-    Join,
-    Local,
-    Read,
-    Train,
-    decode_answer,
-    digest,
-    encode,
-    from_bytes,
-    sign,
-    to_bytes,
-)
+from discretion.clients import messages
 from discretion.clients.training import LocalTraining
 from discretion.clients.transport import Transport
 from discretion.errors import MessageError, PlanError
+from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
 from discretion.plan.selection_rules import NUMBERS, Reading
@@ -82,7 +69,7 @@ class RemoteClients:
             )
         self._transport, self._key, self._timeout = transport, key, timeout
         self._plan, self._population, self._run = plan, population, run
-        self._model, self._shapes, self._local = model, shapes, Local(**asdict(local))
+        self._model, self._shapes, self._local = model, shapes, messages.Local(**asdict(local))
         self._text = plan.to_json().encode()
         self._joined: set[int] = set()
         self.heard: list[Heard] = []
@@ -99,30 +86,28 @@ class RemoteClients:
 
         Clients that do not answer are asked again in a later round.
         """
-        wanted = np.arange(len(self._population)) if clients is None else clients
-        wanted = np.array([c for c in np.unique(wanted).tolist() if c not in self._joined], dtype=np.int64)
+        asked = range(len(self._population)) if clients is None else np.unique(clients).tolist()
+        wanted = [client for client in asked if client not in self._joined]
         orders = [
-            Join(
+            messages.Join(
                 **self._about(client),
                 size=int(self._population.size[client]),
                 model=self._model,
                 shapes=self._shapes,
                 local=self._local,
             )
-            for client in wanted.tolist()
+            for client in wanted
         ]
         heard = Heard(0)
-        for place, _ in self._exchange(wanted, orders, self._text, heard):
-            self._joined.add(int(wanted[place]))
+        for place, _ in self._exchange(orders, self._text, heard):
+            self._joined.add(wanted[place])
         return heard.refused
 
     def updates(self, order: Order) -> Iterator[Updates]:
-        heard = self._listen(order.round)
-        asked = self._ready(order.clients, heard)
-        phase = self._plan.phases[self._plan.phase_of(order.round)]
+        phase, heard, asked = self._begin(order)
         own = self._plan.own_noise(phase)
         orders = [
-            Train(
+            messages.Train(
                 **self._about(client),
                 round=order.round,
                 turn=turn,
@@ -134,9 +119,9 @@ class RemoteClients:
             for client, turn in zip(order.clients[asked].tolist(), order.turn[asked].tolist(), strict=True)
         ]
         shares = np.zeros(len(phase.rate), dtype=np.int64)
-        for place, body in self._exchange(order.clients[asked], orders, to_bytes(order.model), heard):
+        for place, body in self._exchange(orders, messages.to_bytes(order.model), heard):
             try:
-                change = from_bytes(body, len(order.model))
+                change = messages.from_bytes(body, len(order.model))
             except MessageError:
                 heard.unreadable()
                 continue
@@ -146,12 +131,10 @@ class RemoteClients:
             heard.missing = float(missing_noise(self._plan, phase, shares).max())
 
     def statistics(self, order: Order, reading: Reading) -> Statistics:
-        heard = self._listen(order.round)
-        asked = self._ready(order.clients, heard)
-        phase = self._plan.phases[self._plan.phase_of(order.round)]
+        phase, heard, asked = self._begin(order)
         read = np.zeros(len(phase.rate)) if phase.read is None else phase.read
         orders = [
-            Read(
+            messages.Read(
                 **self._about(client),
                 round=order.round,
                 rule=reading.rule,
@@ -161,9 +144,10 @@ class RemoteClients:
             for client in order.clients[asked].tolist()
         ]
         found: dict[int, Floats] = {}
-        for place, body in self._exchange(order.clients[asked], orders, to_bytes(order.model), heard):
+        for place, body in self._exchange(orders, messages.to_bytes(order.model), heard):
             try:
-                found[int(asked[place])] = from_bytes(body, len(body) // 4).astype(np.float64)
+                numbers = messages.from_bytes(body, len(body) // 4)
+                found[int(asked[place])] = numbers.astype(np.float64)
             except MessageError:
                 heard.unreadable()
         wide = Counter(len(row) for row in found.values() if len(row) >= NUMBERS[reading.rule])
@@ -174,54 +158,47 @@ class RemoteClients:
 
     def finish(self, rounds: int) -> dict[str, str]:
         """Tell all joined clients that the run is finished; return reasons of refusal by client name."""
-        joined = np.array(sorted(self._joined), dtype=np.int64)
         heard = Heard(rounds)
-        orders = [Finish(**self._about(client), rounds=rounds) for client in joined.tolist()]
-        for _ in self._exchange(joined, orders, b"", heard):
+        orders = [messages.Finish(**self._about(client), rounds=rounds) for client in sorted(self._joined)]
+        for _ in self._exchange(orders, b"", heard):
             pass
         return heard.refused
 
-    def _listen(self, round_: int) -> Heard:
-        if not self.heard or self.heard[-1].round != round_:
-            self.heard.append(Heard(round_))
-        return self.heard[-1]
-
-    def _ready(self, clients: Ints, heard: Heard) -> Ints:
-        """Ask clients to join that have not; return (j,) the places of those that are in the run."""
+    def _begin(self, order: Order) -> tuple[Phase, Heard, Ints]:
+        """Ask clients to join that have not; return phase, outcome, and (j,) places of clients in the run."""
+        if not self.heard or self.heard[-1].round != order.round:
+            self.heard.append(Heard(order.round))
+        heard, clients = self.heard[-1], order.clients
         heard.refused |= self.join(clients)
         ready = np.isin(clients, list(self._joined))
         heard.asked += len(clients)
         silent = {self._population.client[c] for c in clients[~ready].tolist()} - set(heard.refused)
         heard.lost += len(silent)
-        return np.flatnonzero(ready)
+        return self._plan.phases[self._plan.phase_of(order.round)], heard, np.flatnonzero(ready)
 
     def _about(self, client: int) -> dict[str, str]:
         names = self._population.client
         return {"client": names[client], "run": self._run, "plan": self._plan.digest()}
 
     def _exchange(
-        self, clients: Ints, orders: Sequence[AnyOrder], body: bytes, heard: Heard
+        self, orders: Sequence[messages.AnyOrder], body: bytes, heard: Heard
     ) -> Iterator[tuple[int, bytes]]:
         """Send orders; yield the place and body of each answer, and count refusals and lost orders."""
-        messages = [encode(order, body) for order in orders]
-        names = [self._population.client[client] for client in clients.tolist()]
-        sent = [(name, sign(message, self._key)) for name, message in zip(names, messages, strict=True)]
-        waiting = {place: digest(message) for place, message in enumerate(messages)}
+        encoded = [messages.encode(order, body) for order in orders]
+        signed = (messages.sign(message, self._key) for message in encoded)
+        sent = list(zip((order.client for order in orders), signed, strict=True))
+        waiting = {place: messages.digest(message) for place, message in enumerate(encoded)}
         for place, content in self._transport.exchange(sent, self._timeout):
-            answer, found = _answered(content)
-            if answer is None or waiting.get(place) != answer.order:
+            try:
+                answer, found = messages.decode_answer(content)
+            except MessageError:
+                continue
+            if waiting.get(place) != answer.order:
                 continue
             del waiting[place]
             if answer.kind == "refused":
-                heard.refused[names[place]] = answer.reason
+                heard.refused[orders[place].client] = answer.reason
             else:
                 heard.answered += 1
                 yield place, found
         heard.lost += len(waiting)
-
-
-def _answered(content: bytes) -> tuple[Answer | None, bytes]:
-    try:
-        return decode_answer(content)
-    except MessageError:
-        return None, b""

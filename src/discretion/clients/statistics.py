@@ -1,5 +1,6 @@
 """Statistics of clients' data that selection rules read: bounded sums over each client's records."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,18 +30,13 @@ class Reader:
 
     model: nn.Module
     data: RecordTensors
-    classes: int
     stack: engine.Stack | None
-    records: engine.RecordArrays
 
     @cached_property
-    def _slopes(self) -> RecordSums:
+    def _sums(self) -> engine.CompiledSums | RecordSums:
+        if self.stack is not None and engine.can_sum(self.stack):
+            return engine.CompiledSums(self.stack, self.data.arrays)
         return RecordSums(self.model)
-
-    @cached_property
-    def _sums(self) -> engine.CompiledSums | None:
-        stack = self.stack
-        return engine.CompiledSums(stack, self.records) if stack and engine.can_sum(stack) else None
 
     def of(self, model: Vector, mine: list[Ints], reading: Reading) -> Floats:
         """Return (k, m) the statistics of k clients, whose record numbers are in `mine`.
@@ -58,9 +54,10 @@ class Reader:
         records = np.concatenate([np.zeros(0, np.int64), *mine])
         owner = np.repeat(np.arange(len(mine)), np.array([len(one) for one in mine], np.int64))
         if reading.rule == "class_balance":
-            place = owner * self.classes + self.records.labels[records]
-            count = np.bincount(place, minlength=len(mine) * self.classes)
-            return count.reshape(len(mine), self.classes).astype(np.float64) * reading.bound
+            classes = self.data.dataset.classes
+            place = owner * classes + self.data.arrays.labels[records]
+            count = np.bincount(place, minlength=len(mine) * classes)
+            return count.reshape(len(mine), classes).astype(np.float64) * reading.bound
         total = np.zeros((len(mine), 1))
         for part, some in self._losses(model, records):
             bounded = some.nan_to_num(nan=reading.bound).clamp(0, reading.bound).cpu().numpy()
@@ -69,9 +66,7 @@ class Reader:
 
     def _losses(self, model: Vector, records: Ints) -> Iterator[tuple[slice, Tensor]]:
         """Yield (n,) losses of some records at a time, in float64 so that their sum is exact enough."""
-        together = BATCH
-        if self.stack is not None:
-            together = max(1, GATHERED // int(np.prod(self.stack.shape)))
+        together = BATCH if self.stack is None else max(1, GATHERED // math.prod(self.stack.shape))
         for start in range(0, len(records), together):
             part = slice(start, start + together)
             logits, labels = self._logits(model, records[part])
@@ -82,19 +77,18 @@ class Reader:
             inputs, labels = self.data.batch(records)
             with torch.no_grad():
                 return functional_call(self.model, models.unflatten(model, self.model), (inputs,)), labels
-        mine = engine.RecordArrays(
-            self.records.inputs[records], self.records.labels[records], self.records.lookup
-        )
+        every = self.data.arrays
+        mine = engine.RecordArrays(every.inputs[records], every.labels[records], every.lookup)
         logits = engine.scores(self.stack, mine, model, torch.get_num_threads())
         return torch.from_numpy(logits), torch.from_numpy(mine.labels)
 
     def _lengths(self, model: Vector, records: Ints, bound: float) -> tuple[float, float]:
         """Return the norm of the sum of clipped gradients, and their squared norms' sum / `bound`."""
-        if self._sums is not None:
+        if isinstance(self._sums, engine.CompiledSums):
             total, squares = self._sums.sum_and_squares(model, records, bound, ())
             return float(np.linalg.norm(total)), squares / bound
         total, squares = np.zeros(len(model)), 0.0
-        for part in self._slopes.gradients(model, *self.data.batch(records)):
+        for part in self._sums.gradients(model, *self.data.batch(records)):
             slopes, factor = finite_and_factor(part, np.full(len(part), bound), [slice(None)])
             clipped = factor * slopes  # (n, d) float64
             total += clipped.sum(axis=0)

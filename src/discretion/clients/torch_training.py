@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from discretion import engine
 from discretion.arrays import Ints
 from discretion.clients.devices import thread_pool
 from discretion.clients.training import LocalTraining
@@ -29,7 +31,7 @@ class RecordTensors:
     """
 
     def __init__(self, dataset: Dataset, split: Split, device: torch.device) -> None:
-        self.dataset = dataset
+        self.dataset, self._split = dataset, split
         self._inputs = torch.from_numpy(split.inputs).to(device)
         self._labels = torch.from_numpy(split.labels).to(device)
 
@@ -43,14 +45,32 @@ class RecordTensors:
     def batch(self, records: Ints | slice) -> tuple[Tensor, Tensor]:
         """Return the records' inputs, as the model takes them, and labels."""
         part = records if isinstance(records, slice) else torch.from_numpy(records).to(self.device)
-        return ready(self.dataset, self._inputs[part]), self._labels[part]
+        return self._ready(self._inputs[part]), self._labels[part]
+
+    @cached_property
+    def arrays(self) -> engine.RecordArrays:
+        """Return the records as compiled code reads them."""
+        image = self.dataset.kind == "image"
+        lookup = self._ready(torch.arange(256, dtype=torch.uint8)).numpy() if image else None
+        return engine.RecordArrays(self._split.inputs, self._split.labels, lookup).laid_out()
+
+    def _ready(self, inputs: Tensor) -> Tensor:
+        """Convert inputs to what the model takes: scaled floats of images, integers of text."""
+        if self.dataset.kind == "image":
+            return inputs.float().div_(255).sub_(self.dataset.mean).div_(self.dataset.std)
+        return inputs.long() if self.dataset.kind == "text" else inputs
 
 
-def ready(dataset: Dataset, inputs: Tensor) -> Tensor:
-    """Convert inputs to what the model takes: scaled floats of images, integers of text."""
-    if dataset.kind == "image":
-        return inputs.float().div_(255).sub_(dataset.mean).div_(dataset.std)
-    return inputs.long() if dataset.kind == "text" else inputs
+@dataclass(frozen=True)
+class Quality:
+    accuracy: float
+    loss: float
+
+    @staticmethod
+    def sums(logits: Tensor, labels: Tensor) -> tuple[int, float]:
+        """Return the number of right predictions and the sum of losses."""
+        right = (logits.argmax(1) == labels).sum().cpu()
+        return int(right), float(functional.cross_entropy(logits, labels, reduction="sum").cpu())
 
 
 class FastLayout:
@@ -60,8 +80,7 @@ class FastLayout:
     """
 
     def __init__(self, model: nn.Module, data: RecordTensors) -> None:
-        self.model = copy.deepcopy(model)
-        self._channels_last = False
+        self.model, self._data, self._channels_last = copy.deepcopy(model), data, False
         inputs, _ = data.batch(slice(0, 2))
         if inputs.dim() == 4 and any(p.dim() == 4 for p in model.parameters()):
             changed = copy.deepcopy(model)
@@ -83,18 +102,34 @@ class FastLayout:
 
     def load(self, vector: Vector) -> list[Tensor]:
         """Copy a flat model into the trained parameters and return them."""
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        parameters: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
         numbers = torch.from_numpy(vector if vector.flags.writeable else vector.copy())
         parts = numbers.split_with_sizes([p.numel() for p in parameters])
         with torch.no_grad():
             for p, part in zip(parameters, parts, strict=True):
                 p.copy_(part.view(p.shape))
-        return list(parameters)
+        return parameters
+
+    def quality(self, vector: Vector) -> Quality:
+        """Evaluate a flat model, each batch on one thread: two threads on one batch are slower.
+
+        Guarantees: the result does not depend on the number of threads.
+        """
+        self.load(vector)
+        with thread_pool() as pool:
+            found = list(pool.map(self._evaluate, range(0, len(self._data), BATCH)))
+        right, loss = (sum(each) for each in zip(*found, strict=True))
+        return Quality(right / len(self._data), loss / len(self._data))
+
+    def _evaluate(self, start: int) -> tuple[int, float]:
+        inputs, labels = self._data.batch(slice(start, start + BATCH))
+        with torch.no_grad():
+            return Quality.sums(self(inputs), labels)
 
 
 @dataclass
 class TorchTraining:
-    """SGD of one client after the other, each from the same start."""
+    """SGD of clients, each from the same start: one after the other, or many at once by vmap."""
 
     model: nn.Module
     data: RecordTensors
@@ -102,6 +137,7 @@ class TorchTraining:
 
     def __post_init__(self) -> None:
         self._laid = FastLayout(self.model, self.data)
+        self._vmap_works = True
 
     def train(self, start: Vector, records: Ints, real: NDArray[np.bool_], rate: float) -> Vector:
         """Train on (steps, batch) records from `start`; return (d,) the change of the model.
@@ -130,51 +166,33 @@ class TorchTraining:
                     slope = v.mul_(self.local.momentum).add_(slope)
                 p.sub_(slope, alpha=rate)
 
+    def train_many(self, start: Vector, records: Ints, real: NDArray[np.bool_], rate: float) -> Vector:
+        """Train on (k, steps, batch) records from `start`; return (k, d) the changes of the model.
 
-@dataclass
-class VmapTraining:
-    """SGD of many clients at once, fast on a GPU; one after the other for models that vmap cannot train."""
-
-    model: nn.Module
-    data: RecordTensors
-    local: LocalTraining
-
-    def __post_init__(self) -> None:
-        self._single, self._possible = TorchTraining(self.model, self.data, self.local), True
-
-    def train(self, start: Vector, records: Ints, real: NDArray[np.bool_], rate: float) -> Vector:
-        """Train on (k, steps, batch) records from `start`; return (k, d) the changes of the model."""
-        if self._possible:
+        All clients at once, which is fast on a GPU; one after the other where vmap cannot train the model.
+        """
+        if self._vmap_works:
             try:
-                return self._train(start, records, real, rate)
+                return self._train_by_vmap(start, records, real, rate)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError:
-                self._possible = False
-        each = self._single.train
-        return np.stack([each(start, *one, rate) for one in zip(records, real, strict=True)])
+                self._vmap_works = False
+        return np.stack([self.train(start, *one, rate) for one in zip(records, real, strict=True)])
 
-    def _train(self, start: Vector, records: Ints, real: NDArray[np.bool_], rate: float) -> Vector:
+    def _train_by_vmap(self, start: Vector, records: Ints, real: NDArray[np.bool_], rate: float) -> Vector:
         named, clients = models.unflatten(start, self.model), len(records)
         many = {name: p.expand(clients, *p.shape) for name, p in named.items()}
         velocity = {name: torch.zeros_like(p).expand(clients, *p.shape) for name, p in named.items()}
         counts = torch.from_numpy(real).to(self.data.device)
-        step = vmap(self._step, in_dims=(0, 0, 0, 0, 0, None))
-        for number in range(records.shape[1]):
-            many, velocity = step(
-                many, velocity, *self.data.batch(records[:, number]), counts[:, number], rate
-            )
+        step = vmap(self._vmap_step, in_dims=(0, 0, 0, 0, 0, None))
+        for k in range(records.shape[1]):
+            many, velocity = step(many, velocity, *self.data.batch(records[:, k]), counts[:, k], rate)
         moved = [(many[name] - p).reshape(clients, -1) for name, p in named.items()]
         return torch.cat(moved, dim=1).cpu().numpy()
 
-    def _step(
-        self,
-        parameters: Parameters,
-        velocity: Parameters,
-        inputs: Tensor,
-        labels: Tensor,
-        real: Tensor,
-        rate: float,
+    def _vmap_step(
+        self, now: Parameters, velocity: Parameters, inputs: Tensor, labels: Tensor, real: Tensor, rate: float
     ) -> tuple[Parameters, Parameters]:
         """Step on the mean loss of a batch's real records, if any; return parameters and velocity."""
 
@@ -183,45 +201,8 @@ class VmapTraining:
             each = functional.cross_entropy(logits, labels, reduction="none")
             return (each * real).sum() / real.sum().clamp(min=1)
 
-        slope, local, some = grad(loss)(parameters), self.local, real.any()
-        faster = {
-            n: local.momentum * v + slope[n] + local.weight_decay * parameters[n] for n, v in velocity.items()
-        }
-        moved = {n: torch.where(some, p - rate * faster[n], p) for n, p in parameters.items()}
+        slope, some = grad(loss)(now), real.any()
+        momentum, decay = self.local.momentum, self.local.weight_decay
+        faster = {n: momentum * v + slope[n] + decay * now[n] for n, v in velocity.items()}
+        moved = {n: torch.where(some, p - rate * faster[n], p) for n, p in now.items()}
         return moved, {n: torch.where(some, v, velocity[n]) for n, v in faster.items()}
-
-
-@dataclass(frozen=True)
-class Quality:
-    accuracy: float
-    loss: float
-
-
-def right_and_loss(logits: Tensor, labels: Tensor) -> tuple[int, float]:
-    """Return the number of right predictions and the sum of losses."""
-    right = (logits.argmax(1) == labels).sum().cpu()
-    return int(right), float(functional.cross_entropy(logits, labels, reduction="sum").cpu())
-
-
-class Evaluation:
-    """Evaluation by torch, each batch on one thread: two threads on one batch are slower."""
-
-    def __init__(self, model: nn.Module, data: RecordTensors) -> None:
-        self._data = data
-        self._laid = FastLayout(model, data)
-
-    def quality(self, model: Vector) -> Quality:
-        """Evaluate a model.
-
-        Guarantees: the result does not depend on the number of threads.
-        """
-        self._laid.load(model)
-        with thread_pool() as pool:
-            found = list(pool.map(self._batch, range(0, len(self._data), BATCH)))
-        right, loss = (sum(each) for each in zip(*found, strict=True))
-        return Quality(right / len(self._data), loss / len(self._data))
-
-    def _batch(self, start: int) -> tuple[int, float]:
-        inputs, labels = self._data.batch(slice(start, start + BATCH))
-        with torch.no_grad():
-            return right_and_loss(self._laid(inputs), labels)

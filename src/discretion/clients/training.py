@@ -1,6 +1,7 @@
 """Local training: settings of SGD, learning-rate schedule, and the batches of each client's steps."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Literal
@@ -32,15 +33,12 @@ class Schedule:
     def parse(cls, text: str) -> "Schedule":
         """Parse "constant", "cosine" or "decay:0.99"."""
         kind, _, factor = text.partition(":")
-        try:
+        with suppress(ValueError):
             if kind == "decay" and 0 < float(factor) <= 1:
                 return cls("decay", float(factor))
-        except ValueError:
-            pass
-        if text == "constant":
-            return cls("constant")
-        if text == "cosine":
-            return cls("cosine")
+        known: dict[str, Schedule] = {"constant": cls("constant"), "cosine": cls("cosine")}
+        if text in known:
+            return known[text]
         raise InputError(
             f"unknown schedule {text!r}: expected constant, cosine, or decay with a factor above 0 and at "
             "most 1, such as decay:0.99"
@@ -57,9 +55,6 @@ class Schedule:
         return (1 + math.cos(math.pi * (round_ - 1) / rounds)) / 2
 
 
-CONSTANT = Schedule()
-
-
 @dataclass(frozen=True)
 class LocalTraining:
     """SGD over a client's records for a number of epochs, or for a number of steps.
@@ -74,7 +69,7 @@ class LocalTraining:
     learning_rate: float = 0.1
     momentum: float = 0.0
     weight_decay: float = 0.0
-    schedule: Schedule = CONSTANT  # of the learning rate over rounds
+    schedule: Schedule = Schedule()  # of the learning rate over rounds
     steps: int = 0  # 0: by epochs
     order: RecordOrder = "shuffled"  # in every epoch, or sequential: as the client holds them
 

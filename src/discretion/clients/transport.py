@@ -80,20 +80,16 @@ class Sockets:
 
     def exchange(self, orders: Sequence[tuple[str, bytes]], timeout: float) -> Iterator[tuple[int, bytes]]:
         deadline = time.monotonic() + timeout
-        waiting = queue.SimpleQueue[int]()
-        for number in range(len(orders)):
-            waiting.put(number)
-        found = queue.SimpleQueue[tuple[int, bytes | None]]()
+        waiting, found = queue.SimpleQueue[int | None](), queue.SimpleQueue[tuple[int, bytes | None]]()
 
         def work() -> None:
-            while True:
-                try:
-                    number = waiting.get_nowait()
-                except queue.Empty:
-                    return
+            while (number := waiting.get()) is not None:
                 found.put((number, self._ask(*orders[number], deadline)))
 
+        for number in range(len(orders)):
+            waiting.put(number)
         for _ in range(min(AT_ONCE, len(orders))):
+            waiting.put(None)  # ends one thread
             threading.Thread(target=work, daemon=True).start()
         for _ in orders:
             number, answer = found.get()

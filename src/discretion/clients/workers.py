@@ -12,7 +12,7 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 
 import numpy as np
@@ -35,7 +35,9 @@ class Workers:
     def __init__(self, train: Train, size: int, count: int, slots: int) -> None:
         """Fork `count` workers for models of `size` parameters, with room for `slots` waiting updates."""
         self._slots = max(slots, count * AHEAD)
-        self._shared = _floats(1 + self._slots, size)  # the model, then updates
+        memory = mmap.mmap(-1, max(1, 4 * (1 + self._slots) * size))  # shared with forked processes
+        shared = np.frombuffer(memory, np.float32, (1 + self._slots) * size)
+        self._shared: Vector = shared.reshape(1 + self._slots, size)  # the model, then updates
         self._processes: dict[Connection, int] = {}  # process ids by pipe
         self._end = weakref.finalize(self, _end, os.getpid(), self._processes)
         for _ in range(count):
@@ -45,9 +47,6 @@ class Workers:
     @property
     def alive(self) -> bool:
         return self._end.alive
-
-    def close(self) -> None:
-        self._end()
 
     def updates(
         self, model: Vector, clients: Iterator[Batches], count: int, rate: float, together: int
@@ -68,49 +67,37 @@ class Workers:
                 while not done.issuperset(part):
                     for pipe in sorted(waiting, key=lambda p: waiting[p]):
                         while given < min(count, first + self._slots) and waiting[pipe] < AHEAD:
-                            self._send(pipe, (given, 1 + given % self._slots, *next(clients), rate))
+                            job = (given, 1 + given % self._slots, *next(clients), rate)
+                            with self._failing_if_ended(pipe):
+                                pipe.send(job)
                             given, waiting[pipe] = given + 1, waiting[pipe] + 1
                     for ready in wait([pipe for pipe, number in waiting.items() if number]):
                         assert isinstance(ready, Connection)
-                        done.add(self._receive(ready))
+                        with self._failing_if_ended(ready):
+                            answer = ready.recv()
+                        if isinstance(answer, BaseException):
+                            raise answer
+                        done.add(answer)
                         waiting[ready] -= 1
                 yield self._shared[1 + np.array(part) % self._slots]  # a copy
         except BaseException:
-            self.close()
+            self._end()
             raise
 
-    def _send(self, pipe: Connection, job: tuple[int, int, Ints, NDArray[np.bool_], float]) -> None:
+    @contextmanager
+    def _failing_if_ended(self, pipe: Connection) -> Iterator[None]:
         try:
-            pipe.send(job)
-        except OSError:
-            raise DiscretionError(self._why(pipe)) from None
-
-    def _receive(self, pipe: Connection) -> int:
-        """Return the number of the client whose update is ready."""
-        try:
-            answer = pipe.recv()
+            yield
         except (EOFError, OSError):
-            raise DiscretionError(self._why(pipe)) from None
-        if isinstance(answer, BaseException):
-            raise answer
-        return int(answer)
-
-    def _why(self, pipe: Connection) -> str:
-        number = self._processes.pop(pipe)
-        pipe.close()
-        _, status = os.waitpid(number, 0)
-        code = os.waitstatus_to_exitcode(status)
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return (
-            f"a worker process {how}; if memory ran out, use fewer workers: --workers 1. Finished rounds are "
-            "kept: continue with --resume"
-        )
-
-
-def _floats(rows: int, columns: int) -> Vector:
-    """Return (rows, columns) zeros, shared with processes that are forked from now on."""
-    memory = mmap.mmap(-1, max(1, rows * columns * 4))
-    return np.frombuffer(memory, np.float32, rows * columns).reshape(rows, columns)
+            number = self._processes.pop(pipe)
+            pipe.close()
+            _, status = os.waitpid(number, 0)
+            code = os.waitstatus_to_exitcode(status)
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+            raise DiscretionError(
+                f"a worker process {how}; if memory ran out, use fewer workers: --workers 1. Finished rounds "
+                "are kept: continue with --resume"
+            ) from None
 
 
 def _fork(train: Train, shared: Vector) -> tuple[Connection, int]:
@@ -145,20 +132,14 @@ def _serve(train: Train, shared: Vector, pipe: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     keep_freed_memory()
-    while True:
-        try:
-            client, slot, records, real, rate = pipe.recv()
-        except (EOFError, OSError):
-            return
-        answer: int | BaseException = client
-        try:
-            shared[slot] = train(shared[0], records, real, rate)
-        except BaseException as problem:
-            answer = _portable(problem)
-        try:
+    with suppress(EOFError, OSError):  # the parent has ended
+        while True:
+            answer, slot, *job = pipe.recv()
+            try:
+                shared[slot] = train(shared[0], *job)
+            except BaseException as problem:
+                answer = _portable(problem)
             pipe.send(answer)
-        except OSError:
-            return
 
 
 def _portable(problem: BaseException) -> BaseException:

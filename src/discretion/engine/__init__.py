@@ -1,12 +1,11 @@
 """Compiled local training, inference and sums of clipped gradients, for models of supported layers."""
 
-from discretion.engine.compiled_sums import MOST_RECORDS, CompiledSums, can_sum
-from discretion.engine.compiled_training import Batches, RecordArrays, available, scores, train
+from discretion.engine.compiled_sums import CompiledSums, can_sum
+from discretion.engine.compiled_training import Batches, RecordArrays, available, scores, train, within
 from discretion.engine.layer_stack import Stack, stack_of
 from discretion.engine.sequence import Sequence, sequence_of
 
 __all__ = [
-    "MOST_RECORDS",
     "Batches",
     "RecordArrays",
     "Sequence",
@@ -18,4 +17,5 @@ __all__ = [
     "sequence_of",
     "stack_of",
     "train",
+    "within",
 ]

@@ -17,14 +17,12 @@ MOST_RECORDS = 256  # in one pass
 
 class _Clipping(ctypes.Structure):
     _fields_ = [
-        ("model", ctypes.c_void_p),
-        ("records", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("model", "records")),
         ("count", ctypes.c_int64),
         ("clip", ctypes.c_double),
         ("owner", ctypes.c_void_p),
         ("layers", ctypes.c_int64),
-        ("total", ctypes.c_void_p),
-        ("squares", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("total", "squares")),
     ]
 
 
@@ -46,7 +44,7 @@ class CompiledSums:
         self._count = len(records.inputs)
         self._owners: dict[tuple[int, ...], Ints] = {}
         self._job = job_of(stack, records)  # compiled code reads its records in every call
-        self._job.batch = max(1, min(together, self._count))
+        self._job.batch = max(1, min(together, MOST_RECORDS, self._count))
         code.open_sums.restype = ctypes.c_void_p
         session = code.open_sums(ctypes.byref(self._job))
         if session is None:
@@ -71,9 +69,12 @@ class CompiledSums:
         self, model: Vector, chosen: Ints, clip: float, layers: tuple[int, ...]
     ) -> tuple[Floats, float]:
         """Return `clipped_sum`, and the sum of the squared norms of its terms: at most clip² per record."""
-        owner = self._owners.get(layers)
-        if owner is None:
-            owner = self._owners[layers] = self._find_owners(layers)
+        if layers not in self._owners:
+            found = owners(self._lengths, layers_of(layers, self._size))
+            if found is None:
+                raise PlanError(f"layers {layers} must end where parameter tensors end: {self._lengths}")
+            self._owners[layers] = np.array(found, np.int64)
+        owner = self._owners[layers]
         chosen = np.ascontiguousarray(chosen, np.int64)
         model = np.ascontiguousarray(model, np.float32)
         if model.shape != (self._size,):
@@ -89,9 +90,3 @@ class CompiledSums:
         if done == 2:
             raise ValueError(f"expected numbers of records below {self._count}")
         return total, float(squares[0])
-
-    def _find_owners(self, layers: tuple[int, ...]) -> Ints:
-        owner = owners(self._lengths, layers_of(layers, self._size))
-        if owner is None:
-            raise PlanError(f"layers {layers} must end where parameter tensors end: {self._lengths}")
-        return np.array(owner, np.int64)

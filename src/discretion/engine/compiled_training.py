@@ -1,6 +1,7 @@
 """Compiled local training (SGD) of many clients at once, and inference; arrays are checked first."""
 
 import ctypes
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,22 +38,22 @@ class Job(ctypes.Structure):
         ("layers", ctypes.c_void_p),
         ("depth", ctypes.c_int64),
         ("shape", ctypes.c_int64 * 3),
-        ("bytes", ctypes.c_void_p),
-        ("lookup", ctypes.c_void_p),
-        ("floats", ctypes.c_void_p),
-        ("labels", ctypes.c_void_p),
-        ("records", ctypes.c_void_p),
-        ("real", ctypes.c_void_p),
-        ("clients", ctypes.c_int64),
-        ("steps", ctypes.c_int64),
-        ("batch", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("bytes", "lookup", "floats", "labels", "records", "real")),
+        *((name, ctypes.c_int64) for name in ("clients", "steps", "batch")),
         ("rates", ctypes.c_void_p),
-        ("momentum", ctypes.c_float),
-        ("decay", ctypes.c_float),
+        *((name, ctypes.c_float) for name in ("momentum", "decay")),
         ("model", ctypes.c_void_p),
         ("size", ctypes.c_int64),
         ("updates", ctypes.c_void_p),
         ("threads", ctypes.c_int64),
+    ]
+
+
+class _Text(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("tokens", "width", "window", "classes", "depth")),
+        *((name, ctypes.c_int64) for name in ("embedding", "output", "output_bias")),
+        *((name, ctypes.c_void_p) for name in ("layers", "bytes", "ids")),
     ]
 
 
@@ -73,22 +74,27 @@ def job_of(stack: Stack, records: RecordArrays) -> Job:
     return job
 
 
-def misfits(stack: Stack, records: RecordArrays) -> dict[str, bool]:
+def misfits(stack: Stack | Sequence, records: RecordArrays) -> dict[str, bool]:
     """Return each expectation of laid-out records, with whether it is violated."""
     inputs, lookup = records.inputs, records.lookup
-    kind = np.float32 if lookup is None else np.uint8
-    return {
-        f"inputs of {stack.shape} and {kind.__name__}": inputs.dtype != kind
-        or int(np.prod(inputs.shape[1:])) != int(np.prod(stack.shape)),
-        "256 numbers to look up": lookup is not None and lookup.shape != (256,),
-    } | label_misfits(records, stack.classes)
-
-
-def label_misfits(records: RecordArrays, classes: int) -> dict[str, bool]:
-    """Return each expectation of labels, with whether it is violated."""
-    return {
-        "one label for each record": len(records.labels) != len(records.inputs),
-        f"labels from 0 to {classes - 1}": not within(records.labels, classes),
+    if isinstance(stack, Sequence):
+        whole = inputs.dtype in (np.uint8, np.int64)
+        wrong = {
+            f"windows of {stack.window} tokens": inputs.shape[1:] != (stack.window,),
+            "tokens as uint8 or int64": not whole,
+            f"tokens from 0 to {stack.tokens - 1}": whole and not within(inputs, stack.tokens),
+            "nothing to look up": lookup is not None,
+        }
+    else:
+        kind, numbers = np.float32 if lookup is None else np.uint8, math.prod(inputs.shape[1:])
+        fitting = inputs.dtype == kind and numbers == math.prod(stack.shape)
+        wrong = {
+            f"inputs of {stack.shape} and {kind.__name__}": not fitting,
+            "256 numbers to look up": lookup is not None and lookup.shape != (256,),
+        }
+    return wrong | {
+        "one label for each record": len(records.labels) != len(inputs),
+        f"labels from 0 to {stack.classes - 1}": not within(records.labels, stack.classes),
     }
 
 
@@ -125,14 +131,6 @@ class Batches:
     weight_decay: float = 0.0
 
 
-class _Text(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("tokens", "width", "window", "classes", "depth")),
-        *((name, ctypes.c_int64) for name in ("embedding", "output", "output_bias")),
-        *((name, ctypes.c_void_p) for name in ("layers", "bytes", "ids")),
-    ]
-
-
 def train(
     stack: Stack | Sequence, records: RecordArrays, batches: Batches, model: Vector, threads: int
 ) -> Vector:
@@ -148,9 +146,8 @@ def train(
     real = np.ascontiguousarray(batches.real, np.bool_)
     rates = np.ascontiguousarray(batches.rates, np.float32)
     start = np.ascontiguousarray(model, np.float32)
-    wrong = _text_misfits(stack, records) if isinstance(stack, Sequence) else misfits(stack, records)
     require(
-        wrong
+        misfits(stack, records)
         | {
             "batches (k, steps, batch)": chosen.ndim != 3 or chosen.shape != real.shape,
             "one rate for each step": rates.shape != chosen.shape[1:2],
@@ -166,35 +163,18 @@ def train(
     job.model, job.size = start.ctypes.data, stack.size
     job.updates, job.threads = updates.ctypes.data, max(1, threads)
     if isinstance(stack, Sequence):
-        rows = stack.rows()
-        text = _text(stack, rows, records.inputs)
+        rows, kind, place = stack.rows(), records.inputs.dtype, records.inputs.ctypes.data
+        text = _Text(
+            *(stack.tokens, stack.width, stack.window, stack.classes, len(rows)),
+            *(stack.embedding, stack.output, stack.output_bias, rows.ctypes.data),
+            *(place if kind == np.uint8 else None, place if kind == np.int64 else None),
+        )
         failed = code.train_text(ctypes.byref(job), ctypes.byref(text))
     else:
         failed = code.train(ctypes.byref(job))
     if failed:
         raise MemoryError(f"out of memory for batches of {chosen.shape[2]} records in {threads} threads")
     return updates
-
-
-def _text(sequence: Sequence, rows: npt.NDArray[np.generic], inputs: npt.NDArray[np.generic]) -> _Text:
-    return _Text(
-        *(sequence.tokens, sequence.width, sequence.window, sequence.classes, len(rows)),
-        *(sequence.embedding, sequence.output, sequence.output_bias),
-        rows.ctypes.data,
-        inputs.ctypes.data if inputs.dtype == np.uint8 else None,
-        inputs.ctypes.data if inputs.dtype == np.int64 else None,
-    )
-
-
-def _text_misfits(sequence: Sequence, records: RecordArrays) -> dict[str, bool]:
-    inputs = records.inputs
-    whole = inputs.dtype in (np.uint8, np.int64)
-    return {
-        f"windows of {sequence.window} tokens": inputs.shape[1:] != (sequence.window,),
-        "tokens as uint8 or int64": not whole,
-        f"tokens from 0 to {sequence.tokens - 1}": whole and not within(inputs, sequence.tokens),
-        "nothing to look up": records.lookup is not None,
-    } | label_misfits(records, sequence.classes)
 
 
 def scores(stack: Stack, records: RecordArrays, model: Vector, threads: int) -> Vector:

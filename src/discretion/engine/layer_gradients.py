@@ -70,19 +70,11 @@ class Products:
 
 Gradients = Rows | Products
 Call = tuple[Tensor, Tensor]  # input of a layer, and gradient of the loss by its output
+Made = dict[str, Callable[[], Gradients]]  # by the name of a parameter, computed when asked for
 
 
 def _norm(rows: Tensor) -> Tensor:
     return rows.double().square_().sum(1).sqrt_()
-
-
-def gradients(layer: nn.Module, names: Iterable[str], calls: list[Call]) -> list[Gradients]:
-    """Return the gradients of the named parameters; `calls` has all calls of the layer in one pass."""
-    made = MAKERS[type(layer)](layer, calls)
-    return [made[name]() for name in names]
-
-
-Made = dict[str, Callable[[], Gradients]]
 
 
 def _linear(layer: nn.Module, calls: list[Call]) -> Made:
@@ -127,9 +119,10 @@ def _patch_products(layer: nn.Conv2d, inputs: Tensor, slopes: Tensor) -> Tensor:
     """Return (n, kernel · in, out) each record's patches, transposed, times its (places, out) slopes."""
     down, right = (int(p) for p in layer.padding)
     (n, out, height, width), (taps, across) = slopes.shape, layer.kernel_size
+    area = height * width
     image = inputs.permute(0, 2, 3, 1)
     image = functional.pad(image, (0, 0, right, right, down, down)).contiguous()
-    slopes = slopes.permute(0, 2, 3, 1).reshape(n, height * width, out)
+    slopes = slopes.permute(0, 2, 3, 1).reshape(n, area, out)
     each, row, place, one = image.stride()
     kernel = ((taps, row * layer.dilation[0]), (across, place * layer.dilation[1]), (layer.in_channels, one))
     places = ((height, row * layer.stride[0]), (width, place * layer.stride[1]))
@@ -143,11 +136,7 @@ def _patch_products(layer: nn.Conv2d, inputs: Tensor, slopes: Tensor) -> Tensor:
         some = image[start : start + together]
         here = patches[: len(some)]
         here.copy_(some.as_strided((len(some), *shape), (each, *strides), some.storage_offset()))
-        flat = (
-            here.view(len(some), -1, height * width)
-            if kernel_first
-            else here.view(len(some), height * width, -1).mT
-        )
+        flat = here.view(len(some), -1, area) if kernel_first else here.view(len(some), area, -1).mT
         torch.bmm(flat, slopes[start : start + together], out=rows[start : start + together])
     return rows
 
@@ -166,35 +155,32 @@ def _embedding(layer: nn.Module, calls: list[Call]) -> Made:
     return {"weight": weight}
 
 
-def _normalised(
-    calls: list[Call], normalise: Callable[[Tensor], Tensor], summed: Callable[[Tensor], Tensor]
-) -> Made:
-    """Return the gradients of a normalisation's gain and shift; `summed` sums over equal parameters."""
+def _normalisation(layer: nn.Module, calls: list[Call]) -> Made:
+    assert isinstance(layer, nn.GroupNorm | nn.LayerNorm)
+    if isinstance(layer, nn.GroupNorm):
+        normalise = partial(functional.group_norm, num_groups=layer.num_groups, eps=layer.eps)
+        view, shared = (layer.num_channels, -1), 2  # axis of numbers with the same gain and shift
+    else:
+        shape = layer.normalized_shape
+        normalise = partial(functional.layer_norm, normalized_shape=list(shape), eps=layer.eps)
+        view, shared = (-1, math.prod(shape)), 1
+
+    def summed(parts: Iterable[Tensor]) -> Rows:
+        return _rows(torch.stack([part.reshape(len(part), *view).sum(shared) for part in parts]).sum(0))
+
     return {
-        "weight": lambda: _rows(torch.stack([summed(normalise(x) * slopes) for x, slopes in calls]).sum(0)),
-        "bias": lambda: _rows(torch.stack([summed(slopes) for _, slopes in calls]).sum(0)),
+        "weight": lambda: summed(normalise(x) * slopes for x, slopes in calls),
+        "bias": lambda: summed(slopes for _, slopes in calls),
     }
 
 
-def _group_norm(layer: nn.Module, calls: list[Call]) -> Made:
-    assert isinstance(layer, nn.GroupNorm)
-    normalise = partial(functional.group_norm, num_groups=layer.num_groups, eps=layer.eps)
-    return _normalised(calls, normalise, lambda part: part.reshape(*part.shape[:2], -1).sum(2))
-
-
-def _layer_norm(layer: nn.Module, calls: list[Call]) -> Made:
-    assert isinstance(layer, nn.LayerNorm)
-    shape = layer.normalized_shape
-    normalise = partial(functional.layer_norm, normalized_shape=list(shape), eps=layer.eps)
-    return _normalised(calls, normalise, lambda part: part.reshape(len(part), -1, math.prod(shape)).sum(1))
-
-
+# the gradients of a layer's parameters from all of its calls in one pass
 MAKERS: dict[type[nn.Module], Callable[[nn.Module, list[Call]], Made]] = {
     nn.Linear: _linear,
     nn.Conv2d: _convolution,
     nn.Embedding: _embedding,
-    nn.GroupNorm: _group_norm,
-    nn.LayerNorm: _layer_norm,
+    nn.GroupNorm: _normalisation,
+    nn.LayerNorm: _normalisation,
 }
 
 

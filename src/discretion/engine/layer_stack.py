@@ -1,6 +1,7 @@
 """Torch models as stacks of layers that compiled code can train, and the tracing of other models."""
 
 import copy
+import math
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import cast
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from torch import fx, nn
 
 LayerTypes = tuple[type[nn.Module], ...]
+Shape = tuple[int, ...]
 Pair = tuple[int, int]
 
 NONE: Pair = (0, 0)
@@ -105,7 +107,7 @@ class Stack:
         return np.array(rows, dtype=[("whole", np.int64, len(rows[0][0])), ("eps", np.float64)])
 
 
-def stack_of(model: nn.Module, shape: tuple[int, ...]) -> Stack | None:
+def stack_of(model: nn.Module, shape: Shape) -> Stack | None:
     """Return the model as a Stack for records of this shape; None if a layer is not supported.
 
     Supported are Conv2d, GroupNorm, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, ReLU, Flatten and Linear within
@@ -113,13 +115,13 @@ def stack_of(model: nn.Module, shape: tuple[int, ...]) -> Stack | None:
 
     Guarantees: in a flat model the parameters are in the order of the layers, weight before bias.
     """
-    if len(shape) not in (1, 3):
+    if len(shape) not in (1, 3) or not all(map(unmodified, model.modules())):
         return None
     layers: list[Layer] = []
     parameters: list[nn.Parameter] = []
     now = shape
     for module in _leaves(model):
-        if module is None or (found := _add(layers, module, now)) is None:
+        if (found := _add(layers, module, now)) is None:
             return None
         now = found
         parameters += module.parameters()
@@ -130,25 +132,23 @@ def stack_of(model: nn.Module, shape: tuple[int, ...]) -> Stack | None:
     return Stack(tuple(layers), record, now[0], tuple(p.numel() for p in parameters))
 
 
-def _leaves(module: nn.Module) -> Iterator[nn.Module | None]:
-    """Yield the layers in the order of use; None for a layer that hooks or replaced methods modify."""
-    if not unmodified(module):
-        yield None
-    elif type(module) is nn.Sequential:
-        for child in module:
-            yield from _leaves(child)
-    else:
+def _leaves(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the layers within nn.Sequential in the order of use."""
+    if type(module) is not nn.Sequential:
         yield module
+        return
+    for child in module:
+        yield from _leaves(child)
 
 
-def _add(layers: list[Layer], module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+def _add(layers: list[Layer], module: nn.Module, shape: Shape) -> Shape | None:
     """Add a layer to `layers` and return the shape of its output; None if the layer is not supported."""
     spatial = len(shape) == 3
     if type(module) not in (SPATIAL if spatial else FLAT):
         return None  # a subclass may do anything
     match module:
         case nn.Flatten():
-            return (int(np.prod(shape)),) if (module.start_dim, module.end_dim) == (1, -1) else None
+            return (math.prod(shape),) if (module.start_dim, module.end_dim) == (1, -1) else None
         case nn.ReLU():
             if not layers and not spatial:
                 return None
@@ -160,26 +160,17 @@ def _add(layers: list[Layer], module: nn.Module, shape: tuple[int, ...]) -> tupl
             return (module.out_features,) if shape == (module.in_features,) else None
         case nn.Conv2d():
             return _add_convolution(layers, module, shape)
-        case nn.MaxPool2d():
-            return _add_pool(layers, module, shape)
         case nn.GroupNorm():
             return _add_norm(layers, module, shape)
-        case nn.AvgPool2d():
-            usual = not module.ceil_mode and module.divisor_override is None and _pair(module.padding) == NONE
-            pool, stride = _pair(module.kernel_size), _pair(module.stride)
-            return _add_average(layers, pool, stride, shape) if usual else None
-        case nn.AdaptiveAvgPool2d():
-            whole = module.output_size in (1, ONE)
-            return _add_average(layers, (shape[1], shape[2]), ONE, shape) if whole else None
+        case nn.MaxPool2d() | nn.AvgPool2d() | nn.AdaptiveAvgPool2d():
+            return _add_pool(layers, module, shape)
     return shape
 
 
-def _add_convolution(
-    layers: list[Layer], module: nn.Conv2d, shape: tuple[int, ...]
-) -> tuple[int, ...] | None:
+def _add_convolution(layers: list[Layer], module: nn.Conv2d, shape: Shape) -> Shape | None:
     kernel, pad = cast(Pair, module.kernel_size), module.padding
-    if pad == "same":
-        pad = (kernel[0] // 2, kernel[1] // 2) if kernel[0] % 2 and kernel[1] % 2 else "uneven"
+    if pad == "same" and kernel[0] % 2 and kernel[1] % 2:
+        pad = (kernel[0] // 2, kernel[1] // 2)
     elif pad == "valid":
         pad = NONE
     usual = module.groups == 1 and module.dilation == ONE and module.padding_mode == "zeros"
@@ -191,20 +182,29 @@ def _add_convolution(
     return _after(module.out_channels, shape, kernel, stride, pad)
 
 
-def _add_pool(layers: list[Layer], module: nn.MaxPool2d, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    pool, stride, pad = _pair(module.kernel_size), _pair(module.stride), _pair(module.padding)
-    if module.ceil_mode or module.return_indices or _pair(module.dilation) != ONE:
+def _add_pool(
+    layers: list[Layer], module: nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d, shape: Shape
+) -> Shape | None:
+    if isinstance(module, nn.AdaptiveAvgPool2d):
+        usual, pool, stride, pad = module.output_size in (1, ONE), (shape[1], shape[2]), ONE, NONE
+    else:
+        pool, stride, pad = _pair(module.kernel_size), _pair(module.stride), _pair(module.padding)
+        if isinstance(module, nn.AvgPool2d):
+            usual = not module.ceil_mode and module.divisor_override is None and pad == NONE
+        else:
+            usual = not module.ceil_mode and not module.return_indices and _pair(module.dilation) == ONE
+            usual = usual and 2 * pad[0] <= pool[0] and 2 * pad[1] <= pool[1]
+    if not usual:
         return None
-    if any(2 * p > k for p, k in zip(pad, pool, strict=True)):
-        return None
-    if _pools(layers):
+    average = not isinstance(module, nn.MaxPool2d)
+    if average or _pools(layers):  # unlike the maximum, the mean differs before and after ReLU
         layers.append(Layer(linear=False))
-    layers[-1] = replace(layers[-1], pool=pool, pool_stride=stride, pool_pad=pad)
+    layers[-1] = replace(layers[-1], pool=pool, pool_stride=stride, pool_pad=pad, average=average)
     return _after(shape[0], shape, pool, stride, pad)
 
 
-def _add_norm(layers: list[Layer], module: nn.GroupNorm, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    alone = int(np.prod(shape)) == module.num_groups  # torch refuses groups of one number in batches of one
+def _add_norm(layers: list[Layer], module: nn.GroupNorm, shape: Shape) -> Shape | None:
+    alone = math.prod(shape) == module.num_groups  # torch refuses groups of one number in batches of one
     if shape[0] != module.num_channels or alone:
         return None
     if _pools(layers) or layers[-1].relu or layers[-1].groups:
@@ -214,31 +214,20 @@ def _add_norm(layers: list[Layer], module: nn.GroupNorm, shape: tuple[int, ...])
     return shape
 
 
-def _add_average(
-    layers: list[Layer], pool: Pair, stride: Pair, shape: tuple[int, ...]
-) -> tuple[int, ...] | None:
-    """Add a layer of its own: unlike the maximum, the mean differs before and after ReLU."""
-    layers.append(Layer(linear=False, pool=pool, pool_stride=stride, average=True))
-    return _after(shape[0], shape, pool, stride, NONE)
-
-
 def _pools(layers: list[Layer]) -> bool:
     """Return whether the last layer already pools, so that nothing can be put before its pooling."""
     return not layers or layers[-1].average or layers[-1].pool != ONE or layers[-1].pool_stride != ONE
 
 
-def _after(
-    channels: int, shape: tuple[int, ...], kernel: Pair, stride: Pair, pad: Pair
-) -> tuple[int, ...] | None:
+def _after(channels: int, shape: Shape, kernel: Pair, stride: Pair, pad: Pair) -> Shape | None:
     """Return the output shape of a sliding window over padded images; None if the window does not fit."""
     padded = [side + 2 * p for side, p in zip(shape[1:], pad, strict=True)]
-    if any(side < k for side, k in zip(padded, kernel, strict=True)):
-        return None
-    if shape[0] * padded[0] * padded[1] > LARGEST_RECORD:
+    fits = all(side >= k for side, k in zip(padded, kernel, strict=True))
+    if not fits or shape[0] * math.prod(padded) > LARGEST_RECORD:
         return None
     sides = [(side - k) // s + 1 for side, k, s in zip(padded, kernel, stride, strict=True)]
     return (channels, *sides)
 
 
-def _pair(value: int | tuple[int, ...]) -> Pair:
+def _pair(value: int | Shape) -> Pair:
     return (value, value) if isinstance(value, int) else (value[0], value[1])

@@ -74,11 +74,8 @@ def _known(node: fx.Node, model: nn.Module) -> bool:
         return node.op == "output" or len(node.args) == 0
     if node.op == "call_module":
         return _known_module(node, model.get_submodule(str(node.target)))
-    if node.op == "call_function" and node.target not in APART_FUNCTIONS:
-        return False
-    if node.op == "call_method" and node.target not in APART_METHODS:
-        return False
-    if node.op not in ("call_function", "call_method") or node.kwargs.get("inplace"):
+    apart: dict[str, tuple[Any, ...]] = {"call_function": APART_FUNCTIONS, "call_method": APART_METHODS}
+    if node.target not in apart.get(node.op, ()) or node.kwargs.get("inplace"):
         return False
     first, *rest = node.args or (None,)
     if not isinstance(first, fx.Node):

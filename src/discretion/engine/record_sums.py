@@ -17,7 +17,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from discretion.arrays import Floats
-from discretion.engine.layer_gradients import Call, Gradients, Rows, gradients, least_dimensions
+from discretion.engine.layer_gradients import MAKERS, Call, Gradients, Rows, least_dimensions
 from discretion.engine.per_record_graph import TRAINED, Mixed, trace_per_record
 from discretion.tasks import models
 from discretion.training.clip import ROUNDING, add_layers, factors, finite_and_factor, layers_of, owners
@@ -70,27 +70,22 @@ class RecordSums:
     def gradients(
         self, parameters: Vector, inputs: Tensor, labels: Tensor
     ) -> Iterator[npt.NDArray[np.float32]]:
-        """Yield (n, d) the gradients of the records' losses, some records at a time."""
-        named = models.unflatten(parameters, self._model)
-        together = max(1, min(MOST_RECORDS // 4, MOST_NUMBERS // self._size))
-        for start in range(0, len(labels), together):
-            part = slice(start, start + together)
-            slopes = self._each_gradient(named, inputs[part], labels[part])
-            yield torch.cat([slopes[name].flatten(1) for name in named], dim=1).cpu().numpy()
-
-    def _each_gradient(self, parameters: Parameters, inputs: Tensor, labels: Tensor) -> Parameters:
-        """Return per-record gradients by name: of all records at once if vmap can, else one by one."""
+        """Yield (n, d) the gradients of the records' losses, some at a time if vmap can, else one by one."""
 
         def loss(parameters: Parameters, record: Tensor, label: Tensor) -> Tensor:
             logits = functional_call(self._model, parameters, (record[None],))
             return functional.cross_entropy(logits, label[None])
 
-        try:
-            slopes: Parameters = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, inputs, labels)
-        except RuntimeError:
-            each = [grad(loss)(parameters, *one) for one in zip(inputs, labels, strict=True)]
-            slopes = {name: torch.stack([one[name] for one in each]) for name in parameters}
-        return slopes
+        named = models.unflatten(parameters, self._model)
+        together = max(1, min(MOST_RECORDS // 4, MOST_NUMBERS // self._size))
+        for start in range(0, len(labels), together):
+            some = inputs[start : start + together], labels[start : start + together]
+            try:
+                slopes = vmap(grad(loss), in_dims=(None, 0, 0))(named, *some)
+            except RuntimeError:
+                each = [grad(loss)(named, *one) for one in zip(*some, strict=True)]
+                slopes = {name: torch.stack([one[name] for one in each]) for name in named}
+            yield torch.cat([slopes[name].flatten(1) for name in named], dim=1).cpu().numpy()
 
 
 class _Fast:
@@ -114,7 +109,7 @@ class _Fast:
         model.requires_grad_(False)  # torch need not compute gradients of parameters
         self._seen: list[tuple[nn.Module, Tensor, Tensor]] = []
         self._records = 0
-        self._together: int | None = None
+        self._together: int | None = None  # records in one pass
 
     def clipped_sum(
         self, parameters: Vector, inputs: Tensor, labels: Tensor, clip: float, owner: list[int]
@@ -125,18 +120,14 @@ class _Fast:
                 p.copy_(part.view(p.shape))
         self._total.zero_()
         if len(labels):
-            times = -(-len(labels) // self._find_together(inputs, labels))
+            if self._together is None:  # as many records as have materialised gradients that fit into memory
+                tried = self._gradients(inputs[:1], labels[:1])
+                made = sum(each.rows.numel() for each in tried.values() if isinstance(each, Rows))
+                self._together = max(1, min(MOST_RECORDS, MOST_NUMBERS // max(made, 1)))
+            times = -(-len(labels) // self._together)
             for some in zip(inputs.tensor_split(times), labels.tensor_split(times), strict=True):
                 self._add(self._gradients(*some), clip, owner)
         return self._total.cpu().numpy().astype(np.float64)
-
-    def _find_together(self, inputs: Tensor, labels: Tensor) -> int:
-        """Return the number of records in one pass whose materialised gradients fit into memory."""
-        if self._together is None:
-            tried = self._gradients(inputs[:1], labels[:1])
-            made = sum(each.rows.numel() for each in tried.values() if isinstance(each, Rows))
-            self._together = max(1, min(MOST_RECORDS, MOST_NUMBERS // max(made, 1)))
-        return self._together
 
     def _see(self, layer: nn.Module, arguments: tuple[Tensor], output: Tensor) -> None:
         (inputs,) = arguments
@@ -164,8 +155,8 @@ class _Fast:
             calls.setdefault(layer, []).append((taken, slope))
         found: dict[int, Gradients] = {}
         for layer, mine in calls.items():
-            numbers = self._trained[layer]
-            found.update(zip(numbers.values(), gradients(layer, numbers, mine), strict=True))
+            made = MAKERS[type(layer)](layer, mine)
+            found |= {number: made[name]() for name, number in self._trained[layer].items()}
         return found
 
     def _add(self, found: dict[int, Gradients], clip: float, owner: list[int]) -> None:

@@ -2,6 +2,7 @@
 
 import operator
 from dataclasses import astuple, dataclass
+from itertools import chain as joined
 from typing import Any
 
 import numpy as np
@@ -59,20 +60,47 @@ def sequence_of(model: nn.Module, window: int) -> Sequence | None:
         return None
     model, graph = traced
     chain = _chain(graph, model)
-    return None if chain is None else _sequence(model, chain, window)
+    if len(chain) < 3:
+        return None
+    parameters = list(model.parameters())
+    ends = np.cumsum([0, *(p.numel() for p in parameters)]).tolist()
+    place = {id(p): end for p, end in zip(parameters, ends, strict=False)}
+    used = [id(p) for layer in chain for p in layer.parameters()]
+    if sorted(used) != sorted(place) or not all(p.requires_grad for p in parameters):
+        return None
+    embedding, *between, output = chain
+    if not isinstance(embedding, nn.Embedding) or not isinstance(output, nn.Linear):
+        return None
+    found = [_recurrences(layer, place) for layer in between]
+    layers = tuple(joined.from_iterable(found))
+    widths = [embedding.embedding_dim, *(one.hidden for one in layers)]
+    fitting = widths == [*(one.inputs for one in layers), output.in_features] and plain_embedding(embedding)
+    if not all(found) or not fitting or min(*widths, embedding.num_embeddings, output.out_features) < 1:
+        return None
+    return Sequence(
+        tokens=embedding.num_embeddings,
+        width=embedding.embedding_dim,
+        window=window,
+        classes=output.out_features,
+        layers=layers,
+        size=ends[-1],
+        embedding=place[id(embedding.weight)],
+        output=place[id(output.weight)],
+        output_bias=place.get(id(output.bias), NOWHERE),
+    )
 
 
-def _chain(graph: fx.Graph, model: nn.Module) -> list[nn.Module] | None:
-    """Return the layers in the order of use; None unless each takes just the output of the one before."""
+def _chain(graph: fx.Graph, model: nn.Module) -> list[nn.Module]:
+    """Return the layers in the order of use; none unless each takes just the output of the one before."""
     chain: list[nn.Module] = []
     what: dict[Any, str] = {}  # kind of value of each node
     for node in graph.nodes:
         if node.op == "placeholder":
             if what or node.args:  # a second input, or one with a default
-                return None
+                return []
             what[node] = "tokens"
         elif node.op == "output":
-            return chain if what.get(node.args[0]) == "logits" else None
+            return chain if what.get(node.args[0]) == "logits" else []
         elif node.op == "call_module" and len(node.args) == 1 and not node.kwargs:
             layer = model.get_submodule(str(node.target))
             what[node] = _GIVES.get((what.get(node.args[0], ""), type(layer)), "")
@@ -80,8 +108,8 @@ def _chain(graph: fx.Graph, model: nn.Module) -> list[nn.Module] | None:
         elif node.op == "call_function" and node.target is operator.getitem:
             what[node] = _PARTS.get((what.get(node.args[0], ""), repr(node.args[1])), "")
         if not what.get(node):
-            return None
-    return None
+            return []
+    return []
 
 
 _GIVES: dict[tuple[str, type[nn.Module]], str] = {
@@ -100,53 +128,21 @@ _PARTS = {
 }
 
 
-def _sequence(model: nn.Module, chain: list[nn.Module], window: int) -> Sequence | None:
-    parameters = list(model.parameters())
-    ends = np.cumsum([0, *(p.numel() for p in parameters)]).tolist()
-    place = {id(p): end for p, end in zip(parameters, ends, strict=False)}
-    used = [id(p) for layer in chain for p in layer.parameters()]
-    if sorted(used) != sorted(place) or not all(p.requires_grad for p in parameters):
-        return None
-    embedding, *between, output = chain
-    if not isinstance(embedding, nn.Embedding) or not isinstance(output, nn.Linear) or not between:
-        return None
-    layers: list[Recurrence] = []
-    for layer in between:
-        found = _recurrences(layer, place)
-        if found is None:
-            return None
-        layers += found
-    widths = [embedding.embedding_dim, *(one.hidden for one in layers)]
-    fitting = widths == [*(one.inputs for one in layers), output.in_features] and plain_embedding(embedding)
-    if not fitting or min(*widths, embedding.num_embeddings, output.out_features) < 1:
-        return None
-    return Sequence(
-        tokens=embedding.num_embeddings,
-        width=embedding.embedding_dim,
-        window=window,
-        classes=output.out_features,
-        layers=tuple(layers),
-        size=ends[-1],
-        embedding=place[id(embedding.weight)],
-        output=place[id(output.weight)],
-        output_bias=place.get(id(output.bias), NOWHERE),
-    )
-
-
-def _recurrences(module: nn.Module, place: dict[int, int]) -> list[Recurrence] | None:
+def _recurrences(module: nn.Module, place: dict[int, int]) -> list[Recurrence]:
+    """Return the LSTM layers of a module; none if it has unsupported options."""
     if isinstance(module, LSTMLayer):
         entering, again = module.input, module.recurrent
         if (type(entering), type(again)) != (nn.Linear, nn.Linear) or again.bias is not None:
-            return None
+            return []
         hidden = again.in_features
         if {entering.out_features, again.out_features} != {4 * hidden}:
-            return None
+            return []
         places = (place[id(p)] for p in (entering.weight, again.weight))
         return [Recurrence(entering.in_features, hidden, *places, place.get(id(entering.bias), NOWHERE))]
     if not isinstance(module, nn.LSTM) or not module.batch_first:
-        return None
+        return []
     if module.bidirectional or module.proj_size or module.dropout:
-        return None
+        return []
     names = ("weight_ih_l", "weight_hh_l", *(("bias_ih_l", "bias_hh_l") if module.bias else ()))
     return [
         Recurrence(

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
 from discretion.errors import ConfigError
 from discretion.experiments.settings import Experiment, Row, Setting, Variation, has_modes, merged
-from discretion.files import write_safely
-from discretion.jsonfile import Record, dump, parse
+from discretion.jsonfile import Record, parse
 from discretion.methods import find
 from discretion.plan.plan import Accounting, Parameter
 from discretion.runs.config import Config, make
@@ -75,64 +75,52 @@ def key(row: Row, accounting: Accounting) -> str:
 
 def cells(experiment: Experiment, chosen: Chosen, seeds: int, skip_untuned: bool = False) -> list[Cell]:
     """Return every cell, seed by seed, so that an interrupted experiment has whole seeds first."""
-    made = []
-    for seed in range(seeds):
-        for variation in experiment.variations:
-            for row in experiment.rows_of(variation):
-                for accounting in row.accounting:
-                    if skip_untuned and variation.tuned and key(row, accounting) not in chosen:
-                        continue
-                    parts = [key(row, accounting), slug(variation.name), f"{seed}"]
-                    name = "-".join(part for part in parts if part)
-                    setting = _setting(experiment, row, accounting, variation, seed, chosen)
-                    config = make(setting, experiment.overrides, f"{experiment.name}, cell {name}")
-                    made.append(
-                        Cell(row, accounting, variation, seed, name, config, experiment.about.version)
-                    )
+    made = [
+        _cell(experiment, row, accounting, variation, seed, chosen)
+        for seed in range(seeds)
+        for variation in experiment.variations
+        for row in experiment.rows_of(variation)
+        for accounting in row.accounting
+        if not (skip_untuned and variation.tuned and key(row, accounting) not in chosen)
+    ]
     names = [cell.name for cell in made]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
+    if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"{experiment.name}: two variations are both called {min(twice)!r} on disk")
     return made
 
 
-def _setting(
-    experiment: Experiment,
-    row: Row,
-    accounting: Accounting,
-    variation: Variation,
-    seed: int,
-    chosen: Chosen,
-) -> Setting:
-    taken = find(row.method).parameters
-    setting = merged(experiment.setting, variation.setting)
-    if variation.tuned:
-        if key(row, accounting) not in chosen:
-            raise ConfigError(
-                f"{experiment.name}: variation {variation.name} needs tuned values for "
-                f"{key(row, accounting)}, and there are none: run it with --tune first"
-            )
-        setting = merged(setting, nested(chosen[key(row, accounting)]))
-    setting = merged(setting, experiment.last or {})
-    shared = setting.get("plan", {}).get("options", {})
-    options = {name: value for name, value in shared.items() if name in taken} | row.options
+def _cell(
+    experiment: Experiment, row: Row, accounting: Accounting, variation: Variation, seed: int, chosen: Chosen
+) -> Cell:
+    who, taken = key(row, accounting), find(row.method).parameters
+    if variation.tuned and who not in chosen:
+        raise ConfigError(
+            f"{experiment.name}: variation {variation.name} needs tuned values for {who}, and there are "
+            "none: run it with --tune first"
+        )
+    setting = experiment.setting_of(variation, nested(chosen[who]) if variation.tuned else {})
+    shared = setting.get("plan", {})
+    options = {name: value for name, value in shared.get("options", {}).items() if name in taken}
+    options |= row.options
     if has_modes(row):
         options["accounting"] = accounting
     if "seed" in taken:
         options.setdefault("seed", seed)  # whom a plan draws changes with the seed, too
-    plan = {**setting.get("plan", {}), "method": row.method, "options": options}
-    train = {"threads": 1, "workers": 1, "accept_no_privacy": True, **setting.get("train", {})}
-    return {**setting, "plan": plan, "train": train, "seed": seed}
+    setting["plan"] = {**shared, "method": row.method, "options": options}
+    setting["train"] = {"threads": 1, "workers": 1, "accept_no_privacy": True, **setting.get("train", {})}
+    setting["seed"] = seed
+    name = "-".join(part for part in (who, slug(variation.name), f"{seed}") if part)
+    config = make(setting, experiment.overrides, f"{experiment.name}, cell {name}")
+    return Cell(row, accounting, variation, seed, name, config, experiment.about.version)
 
 
 def nested(dotted: Mapping[str, Parameter]) -> Setting:
     """Return {"plan.clip": 1} as {"plan": {"clip": 1}}."""
     out: Setting = {}
     for name, value in dotted.items():
-        *sections, last = name.split(".")
-        inner: Setting = {last: value}
-        for section in reversed(sections):
-            inner = {section: inner}
+        inner: Any = value
+        for part in reversed(name.split(".")):
+            inner = {part: inner}
         out = merged(out, inner)
     return out
 
@@ -175,12 +163,6 @@ def now() -> str:
 
 def result_path(out: Path, cell: Cell) -> Path:
     return out / "cells" / f"{cell.name}.json"
-
-
-def write_result(out: Path, cell: Cell, result: Result) -> None:
-    path = result_path(out, cell)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_safely(path, dump(result.model_dump()).encode())
 
 
 def read_result(out: Path, cell: Cell) -> Result | None:

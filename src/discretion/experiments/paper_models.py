@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from discretion.tasks.datasets import Dataset
+from discretion.tasks.models import convolutional, padded_block
 
 
 def selection_cnn(dataset: Dataset) -> nn.Module:
@@ -10,21 +11,7 @@ def selection_cnn(dataset: Dataset) -> nn.Module:
 
     The paper does not give the kernel size; 5x5, padded, is assumed.
     """
-    channels, height, width = dataset.train.inputs.shape[1:]
-    return nn.Sequential(
-        nn.Conv2d(channels, 16, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(32 * (height // 4) * (width // 4), 512),
-        nn.ReLU(),
-        nn.Linear(512, 32),
-        nn.ReLU(),
-        nn.Linear(32, dataset.classes),
-    )
+    return convolutional(dataset, padded_block, (16, 32), 512, 32)
 
 
 class NextCharacter(nn.Module):

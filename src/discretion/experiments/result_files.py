@@ -1,18 +1,19 @@
 """Result files of an experiment: cells.csv, table.json, table.md and a figure for each variation."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from discretion.experiments.cells import Cell, Result, now, slug
+from discretion.experiments.cells import Cell, Result, finished, now, slug
 from discretion.experiments.settings import Experiment
-from discretion.experiments.table_lines import HEADINGS, TableLine, cells_csv, columns, lines, parts, records
+from discretion.experiments.table_lines import HEADINGS, TableLine, cells_csv, columns, lines, parts
 from discretion.files import write_safely
 from discretion.jsonfile import dump
-from discretion.report import picture
+from discretion.report import numbers, picture
 from discretion.report.chart import Chart
 
 EXPLAINED = (
@@ -32,29 +33,22 @@ FOOTING = (
 def statements(experiment: Experiment) -> list[str]:
     """Return sentences to read with the figures: what rows share, and how they were tuned."""
     said = [FOOTING]
-    if experiment.tuning:
-        grid = "; ".join(
-            f"{name} {', '.join(str(value) for value in values)}"
-            for name, values in experiment.tuning.grid.items()
-        )
-        data = experiment.tuning.stand_in.get("data", {}).get("name", "the same data")
+    if tuning := experiment.tuning:
+        grid = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in tuning.grid.items())
+        data = tuning.stand_in.get("data", {}).get("name", "the same data")
         said.append(
             f"Tuned variations: every row, in each mode, got the best of the same grid on {data}, a public "
-            f"stand-in ({experiment.tuning.seeds} seed{'s' if experiment.tuning.seeds > 1 else ''}): {grid}. "
-            "Other variations: the values of the setting, for every row."
+            f"stand-in ({numbers.count(tuning.seeds, 'seed')}): {grid}. Other variations: the values of the "
+            "setting, for every row."
         )
     return said
 
 
 def write(
-    experiment: Experiment,
-    cells: Sequence[Cell],
-    results: Mapping[str, Result],
-    failures: Mapping[str, str],
-    out: Path,
-    command: str,
+    experiment: Experiment, cells: Sequence[Cell], failures: Mapping[str, str], out: Path, command: str
 ) -> None:
     """Write all files from the results on disk; `command` is the last one that added results."""
+    results = finished(cells, out)
     table = [line for line in lines(cells, results) if line.paper or line.tight]
     about: dict[str, Any] = {
         "experiment": experiment.name,
@@ -74,7 +68,7 @@ def write(
     for name, drawing in figures.items():
         write_safely(out / name, drawing.encode())
     write_safely(out / "cells.csv", cells_csv(cells, results).encode())
-    write_safely(out / "table.json", dump({**about, "lines": records(table)}).encode())
+    write_safely(out / "table.json", dump({**about, "lines": list(map(asdict, table))}).encode())
     write_safely(out / "table.md", _markdown(experiment, about, table, list(figures)).encode())
 
 
@@ -82,9 +76,10 @@ def _figures(cells: Sequence[Cell], results: Mapping[str, Result]) -> dict[str, 
     """Return accuracy over rounds by row, as SVG, for each variation with more than one row."""
     drawings = {}
     for variation in dict.fromkeys(cell.variation.name for cell in cells):
-        mine = [cell for cell in cells if cell.variation.name == variation and cell.name in results]
         together: dict[str, list[Result]] = {}
-        for cell in mine:
+        for cell in cells:
+            if cell.variation.name != variation or cell.name not in results:
+                continue
             label = cell.row.label + (", paper mode" if cell.accounting == "paper" else "")
             together.setdefault(label, []).append(results[cell.name])
         if len(together) > 1:
@@ -122,10 +117,9 @@ def _markdown(
         blocks.append("\n".join("| " + " | ".join(cells) + " |" for cells in text))
     blocks += [EXPLAINED, *about["statements"]]
     if about["differences"]:
-        blocks.append("Where this differs from the paper:")
-        blocks.append("\n".join(f"- {sentence}" for sentence in about["differences"]))
+        said = "\n".join(f"- {sentence}" for sentence in about["differences"])
+        blocks += ["Where this differs from the paper:", said]
     if about["failures"]:
-        blocks.append("Failed:")
-        blocks.append("\n".join(f"- {name}: {reason}" for name, reason in about["failures"].items()))
+        blocks += ["Failed:", "\n".join(f"- {name}: {why}" for name, why in about["failures"].items())]
     blocks += [f"![Accuracy over rounds]({name})" for name in figures]
     return "\n\n".join(blocks) + "\n"

@@ -1,7 +1,10 @@
 """Running the cells of an experiment, each in its own process; finished cells are not run again."""
 
 import json
+import multiprocessing
+import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,13 +12,20 @@ from pathlib import Path
 
 from discretion.accounting import Certificate
 from discretion.accounting.certificate import Spending
-from discretion.errors import ConfigError
-from discretion.experiments.cells import Cell, Result, measure, read_result, write_result
-from discretion.experiments.worker import start
+from discretion.errors import ConfigError, DiscretionError
+from discretion.experiments.cells import Cell, Result, measure, read_result, result_path
+from discretion.files import write_safely
+from discretion.jsonfile import dump
+from discretion.runs.execute import Progress, execute
 from discretion.runs.folder import RunFolder
 from discretion.runs.history import read_history
+from discretion.runs.prepare import prepare
+from discretion.runs.read import read_run
 
 POLL_SECONDS = 0.2
+
+# imported by the fork server (where torch is installed), not by the process that starts it
+PRELOADED = [__name__, "discretion.clients.local_clients"]
 
 
 @dataclass(frozen=True)
@@ -23,12 +33,15 @@ class Running:
     """Progress of one cell, read from its files."""
 
     name: str
-    rounds: int  # done
     total: int
-    accuracy: float | None
-    spent: float | None  # the largest share of a budget that any client has spent; None: not known yet
+    rounds: int = 0  # done
+    accuracy: float | None = None
+    spent: float | None = None  # the largest share of a budget that any client has spent; None: not known yet
     started: bool = False
     ended: bool = False
+
+
+OnProgress = Callable[[Sequence[Running]], None]
 
 
 @dataclass
@@ -37,13 +50,7 @@ class Outcome:
     failures: dict[str, str] = field(default_factory=dict)  # why
 
 
-def run(
-    cells: Sequence[Cell],
-    out: Path,
-    jobs: int,
-    keep_runs: bool,
-    on_progress: Callable[[Sequence[Running]], None],
-) -> Outcome:
+def run(cells: Sequence[Cell], out: Path, jobs: int, keep_runs: bool, on_progress: OnProgress) -> Outcome:
     """Run every cell that has no result yet, `jobs` at a time.
 
     Guarantees: a result on disk whose digest fits its cell is used, and the cell not run; a cell that fails
@@ -51,7 +58,7 @@ def run(
     reached.
     """
     outcome = Outcome()
-    shown = {cell.name: _waiting(cell) for cell in cells}
+    shown = {cell.name: Running(cell.name, cell.config.plan.rounds) for cell in cells}
     waiting = []
     for cell in cells:
         found = read_result(out, cell)
@@ -70,7 +77,7 @@ def run(
                 shown[process.cell.name] = process.look()
                 if process.ended:
                     running.remove(process)
-                    shown[process.cell.name] = _collect(process, out, keep_runs, outcome)
+                    shown[process.cell.name] = process.collect(keep_runs, outcome)
             on_progress(list(shown.values()))
             time.sleep(POLL_SECONDS)
     finally:
@@ -78,10 +85,6 @@ def run(
             process.stop()
     on_progress(list(shown.values()))
     return outcome
-
-
-def _waiting(cell: Cell) -> Running:
-    return Running(cell.name, 0, cell.config.plan.rounds, None, None)
 
 
 def _finished(cell: Cell, result: Result) -> Running:
@@ -101,59 +104,83 @@ def _refuse_other_run(cell: Cell, out: Path, keep_runs: bool) -> None:
 
 
 class _CellProcess:
-    """The process that runs a cell."""
+    """The process that runs a cell, or resumes it, forked from a server that has imported everything."""
 
     def __init__(self, cell: Cell, out: Path) -> None:
         self.cell, self.folder = cell, RunFolder(out / cell.name)
-        self.settings, self.errors = (out / "cells" / f"{cell.name}.{end}" for end in ("toml", "log"))
+        self.result = result_path(out, cell)
+        self.settings, self.log = (out / "cells" / f"{cell.name}.{end}" for end in ("toml", "log"))
         self.settings.parent.mkdir(parents=True, exist_ok=True)
         self.settings.write_text(cell.config.anchored().to_toml(), encoding="utf-8")
-        self.errors.touch()
+        self.log.touch()
         self.begin = time.monotonic()
         self.spending: Spending | None = None
-        self.process = start(self.settings, self.folder.path, self.errors)
+        paths = (self.settings, self.folder.path, self.log)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        self.process = context.Process(target=_work, args=[path.absolute() for path in paths])
+        self.process.start()
 
     @property
     def ended(self) -> bool:
         return self.process.exitcode is not None
 
     def look(self) -> Running:
-        total = self.cell.config.plan.rounds
+        name, total = self.cell.name, self.cell.config.plan.rounds
         if not self.folder.about.exists():
-            return Running(self.cell.name, 0, total, None, None, True)
+            return Running(name, total, started=True)
         if self.spending is None:
             text = self.folder.certificate.read_text(encoding="utf-8")
             self.spending = Certificate.from_json(text).spending
         history = read_history(self.folder.history)
         accuracy = history.evaluated[-1].accuracy if history.evaluated else None
-        return Running(self.cell.name, history.done, total, accuracy, self.spending.share(history.done), True)
+        return Running(name, total, history.done, accuracy, self.spending.share(history.done), True)
+
+    def collect(self, keep_runs: bool, outcome: Outcome) -> Running:
+        """Record the result of an ended process, or the reason why there is none; keep a failure's log."""
+        cell = self.cell
+        if self.process.exitcode != 0:
+            outcome.failures[cell.name] = self.reason
+            return Running(cell.name, cell.config.plan.rounds, started=True, ended=True)
+        result = measure(cell, self.folder.path, time.monotonic() - self.begin)
+        write_safely(self.result, dump(result.model_dump()).encode())
+        outcome.results[cell.name] = result
+        self.settings.unlink()
+        self.log.unlink()
+        if not keep_runs:
+            shutil.rmtree(self.folder.path)
+        return _finished(cell, result)
 
     @property
     def reason(self) -> str:
         """Reason of a failure: the last line of the log, which is JSON where the error was expected."""
-        said = self.errors.read_text(encoding="utf-8", errors="replace").strip()
+        said = self.log.read_text(encoding="utf-8", errors="replace").strip()
         last = said.splitlines()[-1] if said else f"ended with code {self.process.exitcode}"
         try:
             return str(json.loads(last)["error"])
         except (ValueError, TypeError, KeyError):
-            return f"{last} (see {self.errors})"
+            return f"{last} (see {self.log})"
 
     def stop(self) -> None:
         self.process.kill()
         self.process.join()
 
 
-def _collect(process: _CellProcess, out: Path, keep_runs: bool, outcome: Outcome) -> Running:
-    """Record the result of a process that ended, or the reason why there is none; keep a failure's log."""
-    cell = process.cell
-    if process.process.exitcode != 0:
-        outcome.failures[cell.name] = process.reason
-        return Running(cell.name, 0, cell.config.plan.rounds, None, None, True, True)
-    result = measure(cell, process.folder.path, time.monotonic() - process.begin)
-    write_result(out, cell, result)
-    outcome.results[cell.name] = result
-    process.settings.unlink()
-    process.errors.unlink()
-    if not keep_runs:
-        shutil.rmtree(process.folder.path)
-    return _finished(cell, result)
+def _work(settings: Path, path: Path, log: Path) -> None:
+    """Run these settings in the folder, or resume the run in it; what is printed goes to the log."""
+    said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    try:
+        begun = RunFolder(path).about.exists()
+        execute(read_run(path) if begun else prepare(settings, path), _go_on)
+    except (DiscretionError, OSError) as problem:
+        print(json.dumps({"error": str(problem)}), file=sys.stderr)
+        sys.exit(1)
+
+
+def _go_on(_: Progress) -> None:
+    """After each round, end this process if the experiment was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
+        sys.exit(1)

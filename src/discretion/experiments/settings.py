@@ -1,17 +1,19 @@
 """Experiment files (TOML): one setting, rows of methods, variations, seeds and differences from a paper."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from discretion.errors import ConfigError, nearest
+from discretion.errors import ConfigError, DataError, nearest
+from discretion.files import read_toml
 from discretion.methods import find
 from discretion.plan.plan import Accounting, Parameter
-from discretion.runs.config import ConfigSection, read_toml, validated
+from discretion.runs.build import load_data
+from discretion.runs.config import ConfigSection, make
 
 Setting = dict[str, Any]  # what config.toml holds, or a part of it
 SECTIONS = ("population", "data", "model", "plan", "train")
@@ -96,20 +98,28 @@ class Experiment:
     setting: Setting  # of every cell, unless a variation changes it
     tuning: Tuning | None = None
     fallback: Setting | None = None
-    last: Setting | None = None  # changes that no variation undoes
+    last: Setting = field(default_factory=dict)  # changes that no variation undoes
     overrides: tuple[str, ...] = ()
 
     def only(self, rows: Sequence[str], variations: Sequence[str]) -> "Experiment":
         """Return the experiment with these rows and variations only; all where none is named."""
-        for name in rows:
-            _known(name, [row.name for row in self.rows], f"{self.name}: row")
-        for name in variations:
-            _known(name, [variation.name for variation in self.variations], f"{self.name}: variation")
+        _known(rows, [row.name for row in self.rows], f"{self.name}: row")
+        _known(variations, [variation.name for variation in self.variations], f"{self.name}: variation")
         return replace(
             self,
             rows=tuple(row for row in self.rows if not rows or row.name in rows),
             variations=tuple(one for one in self.variations if not variations or one.name in variations),
         )
+
+    @property
+    def runs(self) -> int:
+        """Number of cells, over all seeds."""
+        rows = (row for variation in self.variations for row in self.rows_of(variation))
+        return self.about.seeds * sum(len(row.accounting) for row in rows)
+
+    def setting_of(self, variation: Variation, tuned: Setting) -> Setting:
+        """Return the setting of the cells of a variation, with tuned values."""
+        return merged(merged(merged(self.setting, variation.setting), tuned), self.last)
 
     def rows_of(self, variation: Variation) -> list[Row]:
         """Return the rows of a variation, each in its modes."""
@@ -136,22 +146,14 @@ def read(name: str, overrides: Sequence[str] = (), quick: bool = False) -> Exper
                 "the path of a file that ends in .toml"
             )
         path = Path(str(resources.files(__package__).joinpath(f"{name}.toml")))
-    made = _checked(validated(Document, read_toml(path), _known_keys(), str(path)), path)
-    for override in overrides:
-        if override.partition("=")[0].strip() in OWN:
-            raise ConfigError(
-                f"-c {override}: an experiment has rows and seeds of its own; use --only, --seeds"
-            )
-    if quick:
-        made = replace(
-            made,
-            name=f"{made.name}-quick",
-            about=made.about.model_copy(update={"seeds": 1}),
-            last=merged(QUICK, made.last or {}),
-        )
-    else:
-        made = replace(made, last=None)
-    return replace(made, overrides=tuple(overrides))
+    document = Document.validated(read_toml(path), _known_keys(), str(path))
+    made = replace(_checked(document, path), overrides=tuple(overrides))
+    if own := [override for override in overrides if override.partition("=")[0].strip() in OWN]:
+        raise ConfigError(f"-c {own[0]}: an experiment has rows and seeds of its own; use --only, --seeds")
+    if not quick:
+        return made
+    about = made.about.model_copy(update={"seeds": 1})
+    return replace(made, name=f"{made.name}-quick", about=about, last=merged(QUICK, document.quick))
 
 
 def _checked(document: Document, path: Path) -> Experiment:
@@ -160,32 +162,41 @@ def _checked(document: Document, path: Path) -> Experiment:
         row.model_copy(update={"name": row.name or row.method, "label": row.label or find(row.method).title})
         for row in document.row
     )
-    variations = document.variation
-    _unique([row.name for row in rows], f"{path}: row")
-    _unique([variation.name for variation in variations], f"{path}: variation")
+    names, variations = [row.name for row in rows], [variation.name for variation in document.variation]
+    _unique(names, f"{path}: row")
+    _unique(variations, f"{path}: variation")
     for row in rows:
         if "paper" in row.accounting and not has_modes(row):
             raise ConfigError(f"{path}: row {row.name}: {row.method} has no paper mode")
-        for known in row.published:
-            _known(known, [variation.name for variation in variations], f"{path}: row {row.name}: variation")
-    for variation in variations:
-        for name in variation.rows:
-            _known(name, [row.name for row in rows], f"{path}: variation {variation.name}: row")
+        _known(row.published, variations, f"{path}: row {row.name}: variation")
+    for variation in document.variation:
+        _known(variation.rows, names, f"{path}: variation {variation.name}: row")
         if variation.tuned and document.tuning is None:
             raise ConfigError(f"{path}: variation {variation.name} is tuned, but there is no [tuning]")
     setting = {name: getattr(document, name) for name in SECTIONS if getattr(document, name)}
     if "method" in setting.get("plan", {}):
         raise ConfigError(f"{path}: plan.method: an experiment has a [[row]] for each method")
-    return Experiment(
-        path.stem,
-        document.experiment,
-        rows,
-        variations,
-        setting,
-        document.tuning,
-        document.fallback,
-        document.quick,
-    )
+    about, tuning, fallback = document.experiment, document.tuning, document.fallback
+    return Experiment(path.stem, about, rows, document.variation, setting, tuning, fallback)
+
+
+def with_data(experiment: Experiment, say: Callable[[str], None]) -> Experiment:
+    """Load the data, or return the experiment's [fallback] with a notice; raise where there is none."""
+    wanted = {}
+    for variation in experiment.variations:
+        config = make(experiment.setting_of(variation, {}), experiment.overrides, experiment.name)
+        wanted[config.data.name, config.data.path] = config
+    try:
+        for config in wanted.values():
+            load_data(config, say)
+    except DataError as problem:
+        if experiment.fallback is None:
+            raise
+        say(f"{problem}\n\nGoing on with the small data set inside scikit-learn instead.")
+        settings = {**experiment.fallback}
+        about = experiment.about.model_copy(update={"title": settings.pop("title")})
+        return replace(experiment, about=about, last=merged(settings, experiment.last))
+    return experiment
 
 
 def has_modes(row: Row) -> bool:
@@ -202,25 +213,18 @@ def merged(first: Setting, second: Setting) -> Setting:
     return out
 
 
-def _known(name: str, known: Sequence[str], what: str) -> None:
-    if name not in known:
-        raise ConfigError(
-            f"{what} {name!r} is not there.{nearest(name, known)} Expected one of {', '.join(known)}"
-        )
+def _known(names: Iterable[str], known: Sequence[str], what: str) -> None:
+    if missing := [name for name in names if name not in known]:
+        hint = f"{nearest(missing[0], known)} Expected one of {', '.join(known)}"
+        raise ConfigError(f"{what} {missing[0]!r} is not there.{hint}")
 
 
 def _unique(names: Sequence[str], what: str) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ConfigError(f"{what} {twice[0]!r} comes twice: give each a name of its own")
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(f"{what} {min(twice)!r} comes twice: give each a name of its own")
 
 
 def _known_keys() -> list[str]:
-    inner: dict[str, type[ConfigSection]] = {
-        "experiment": ExperimentAbout,
-        "row": Row,
-        "variation": Variation,
-        "tuning": Tuning,
-    }
-    keys = [f"{part}.{name}" for part, kind in inner.items() for name in kind.model_fields]
-    return keys + [name for name in Document.model_fields if name not in inner]
+    parts = (("experiment", ExperimentAbout), ("row", Row), ("variation", Variation), ("tuning", Tuning))
+    keys = [f"{part}.{name}" for part, kind in parts for name in kind.model_fields]
+    return keys + [name for name in Document.model_fields if name not in dict(parts)]

@@ -4,8 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -84,8 +83,7 @@ def lines(cells: Sequence[Cell], results: Mapping[str, Result]) -> list[TableLin
         if not has_modes(cell.row):
             paper = tight
         published = cell.row.published.get(cell.variation.name)
-        heading = cell.variation.table
-        made[where] = TableLine(heading, *where, cell.row.label, published, paper, tight)
+        made[where] = TableLine(cell.variation.table, *where, cell.row.label, published, paper, tight)
     return list(made.values())
 
 
@@ -105,27 +103,13 @@ def _figures(results: Sequence[Result]) -> Figures | None:
     )
 
 
-HEADINGS = (
-    "published",
-    "paper mode",
-    "spent / budget",
-    "tight mode",
-    "spent / budget",
-    "s",
-)
+HEADINGS = ("published", "paper mode", "spent / budget", "tight mode", "spent / budget", "s")
 
 
 def columns(line: TableLine) -> tuple[str, ...]:
     """Return the cells under HEADINGS."""
-    paper, tight, seconds = line.paper, line.tight, line.seconds
-    return (
-        line.said,
-        paper.accuracy if paper else "",
-        paper.cost if paper else "",
-        tight.accuracy if tight else "",
-        tight.cost if tight else "",
-        f"{seconds:.0f}" if seconds is not None else "",
-    )
+    paper, tight = ((mode.accuracy, mode.cost) if mode else ("", "") for mode in (line.paper, line.tight))
+    return line.said, *paper, *tight, "" if line.seconds is None else f"{line.seconds:.0f}"
 
 
 def parts(table: Sequence[TableLine]) -> dict[str, list[TableLine]]:
@@ -134,10 +118,6 @@ def parts(table: Sequence[TableLine]) -> dict[str, list[TableLine]]:
     for line in table:
         made.setdefault(line.table, []).append(line)
     return made
-
-
-def records(table: Sequence[TableLine]) -> list[dict[str, Any]]:
-    return [asdict(line) for line in table]
 
 
 def cells_csv(cells: Sequence[Cell], results: Mapping[str, Result]) -> str:

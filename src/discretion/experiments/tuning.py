@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from discretion.errors import ConfigError, DiscretionError
 from discretion.experiments.cells import Cell, Chosen, cells, key, nested, now
-from discretion.experiments.run_cells import Running, run
+from discretion.experiments.run_cells import OnProgress, run
 from discretion.experiments.settings import Experiment, Tuning, Variation, merged
 from discretion.files import write_safely
 from discretion.jsonfile import dump
@@ -34,11 +33,7 @@ def chosen(experiment: Experiment, out: Path) -> Chosen:
 
 
 def tune(
-    experiment: Experiment,
-    out: Path,
-    jobs: int,
-    command: str,
-    on_progress: Callable[[Sequence[Running]], None],
+    experiment: Experiment, out: Path, jobs: int, command: str, on_progress: OnProgress
 ) -> dict[str, Point]:
     """Try the grid on the stand-in for every row of a tuned variation; write tuned.json, return the best."""
     if experiment.tuning is None:
@@ -49,11 +44,11 @@ def tune(
         name, reason = next(iter(outcome.failures.items()))
         raise DiscretionError(f"{len(outcome.failures)} of {len(todo)} trials failed, first {name}: {reason}")
     scores: dict[str, list[tuple[float, Point]]] = {}
-    for name, alike in itertools.groupby(todo, key=lambda pair: key(pair[0].row, pair[0].accounting)):
-        points: dict[str, tuple[Point, list[float]]] = {}
-        for cell, point in alike:
-            points.setdefault(repr(point), (point, []))[1].append(outcome.results[cell.name].accuracy)
-        scores[name] = [(float(np.mean(accuracies)), point) for point, accuracies in points.values()]
+    for (name, point), seeds in itertools.groupby(
+        todo, lambda pair: (key(pair[0].row, pair[0].accounting), pair[1])
+    ):
+        accuracies = [outcome.results[cell.name].accuracy for cell, _ in seeds]
+        scores.setdefault(name, []).append((float(np.mean(accuracies)), point))
     best = {name: max(tried, key=lambda pair: pair[0])[1] for name, tried in scores.items()}
     record: dict[str, Any] = {
         "made": now(),

@@ -39,7 +39,7 @@ def facts_of(run: Run) -> Facts:
         "run": run.name,
         "id": run.about.id,
         "created": run.about.created,
-        "discretion": run.about.version,
+        "discretion": run.about.discretion,
         "method": plan.method,
         "data": run.about.data,
         "model": run.model,

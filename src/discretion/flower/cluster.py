@@ -26,7 +26,9 @@ from discretion.flower.project import environment, tool
 STARTING = 180.0  # seconds
 ENDING = 20.0
 VALID = timedelta(days=365)  # of TLS certificates
+AUTHORITY = "Discretion, this machine"  # that signs them
 MARK = "DISCRETION_STARTED"  # environment variable of every process started here
+Key = ec.EllipticCurvePrivateKey
 SUPERVISE = str(Path(__file__).with_name("supervise.py"))  # by path: it needs the standard library only
 
 
@@ -38,13 +40,10 @@ def write(folder: Path, clients: tuple[str, ...], port: int) -> None:
         write_node_key(folder / "nodes" / name)
     home = folder / "flower"
     home.mkdir()
-    link = {
-        "address": f"127.0.0.1:{port}",
-        "root-certificates": str(folder.absolute() / "certificates/ca.crt"),
-    }
-    (home / "config.toml").write_text(
-        tomli_w.dumps({"superlink": {"default": "here", "here": link}}), encoding="utf-8"
-    )
+    authority = str(folder.absolute() / "certificates/ca.crt")
+    link = {"address": f"127.0.0.1:{port}", "root-certificates": authority}
+    settings = tomli_w.dumps({"superlink": {"default": "here", "here": link}})
+    (home / "config.toml").write_text(settings, encoding="utf-8")
     (folder / "local.json").write_text(json.dumps({"port": port, "clients": list(clients)}))
 
 
@@ -111,13 +110,13 @@ def marked(folder: Path, name: str = "") -> list[int]:
 
 def _register(folder: Path, clients: list[str]) -> None:
     """Register the nodes' keys at the SuperLink, each under its client's name."""
-    nodes, asked = folder.absolute() / "nodes", {}
+    nodes, asked, home = folder.absolute() / "nodes", {}, str(folder.absolute() / "flower")
     for name in clients:
         if not (nodes / f"{name}.registered").exists():
             key = str(nodes / f"{name}.pub")
             words = [tool("flwr"), "supernode", "register", key, "here", "--name", name]
             asked[name] = subprocess.Popen(
-                words, env=_environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                words, env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
     said = {name: process.communicate()[0] for name, process in asked.items()}
     for name, process in asked.items():
@@ -126,17 +125,14 @@ def _register(folder: Path, clients: list[str]) -> None:
         (nodes / f"{name}.registered").touch()
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    return environment(str(folder.absolute() / "flower"))
-
-
 def _start(folder: Path, name: str, words: list[str]) -> None:
     """Start a program under `supervise`, which restarts it whenever it ends."""
+    here = folder.absolute()
     (folder / "logs").mkdir(exist_ok=True)
     with (folder / "logs" / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, SUPERVISE, *words],
-            env=_environment(folder) | {MARK: f"{folder.absolute()}#{name}"},
+            env=environment(str(here / "flower")) | {MARK: f"{here}#{name}"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -184,14 +180,13 @@ def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _certificate(
-    subject: str, key: ec.EllipticCurvePrivateKey, issuer: str, by: ec.EllipticCurvePrivateKey
-) -> x509.CertificateBuilder:
+def _certificate(subject: str, key: Key, by: Key, extensions: dict[x509.ExtensionType, bool]) -> bytes:
+    """Return a certificate in PEM; `extensions` says which are critical."""
     now = datetime.now(UTC)
-    return (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(_named(subject))
-        .issuer_name(_named(issuer))
+        .issuer_name(_named(AUTHORITY))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(minutes=5))
@@ -199,6 +194,9 @@ def _certificate(
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False)
     )
+    for extension, critical in extensions.items():
+        certificate = certificate.add_extension(extension, critical)
+    return certificate.sign(by, hashes.SHA384()).public_bytes(Encoding.PEM)
 
 
 def write_certificates(folder: Path) -> None:
@@ -207,23 +205,17 @@ def write_certificates(folder: Path) -> None:
     authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     usage = {name: False for name in ("data_encipherment", "key_agreement", "key_encipherment")}
     usage |= {name: False for name in ("content_commitment", "encipher_only", "decipher_only")}
-    ca = (
-        _certificate("Discretion, this machine", authority, "Discretion, this machine", authority)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(
-            x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, **usage), critical=True
-        )
-        .sign(authority, hashes.SHA384())
-    )
+    ca: dict[x509.ExtensionType, bool] = {
+        x509.BasicConstraints(ca=True, path_length=0): True,
+        x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, **usage): True,
+    }
     names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
-    own = (
-        _certificate("localhost", server, "Discretion, this machine", authority)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .sign(authority, hashes.SHA384())
-    )
-    (folder / "ca.crt").write_bytes(ca.public_bytes(Encoding.PEM))
-    (folder / "server.pem").write_bytes(own.public_bytes(Encoding.PEM))
+    own: dict[x509.ExtensionType, bool] = {
+        x509.SubjectAlternativeName(names): False,
+        x509.BasicConstraints(ca=False, path_length=None): True,
+    }
+    (folder / "ca.crt").write_bytes(_certificate(AUTHORITY, authority, authority, ca))
+    (folder / "server.pem").write_bytes(_certificate("localhost", server, authority, own))
     form = PrivateFormat.PKCS8
     _private(folder / "server.key", server.private_bytes(Encoding.PEM, form, NoEncryption()))
 

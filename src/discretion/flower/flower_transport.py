@@ -43,13 +43,13 @@ class FlowerTransport:
     def exchange(self, orders: Sequence[tuple[str, bytes]], timeout: float) -> Iterator[tuple[int, bytes]]:
         deadline = time.monotonic() + timeout
         self._look()
-        numbers = [number for number, (client, _) in enumerate(orders) if client in self._nodes]
-        messages = [
-            Message(packed(orders[number][1]), self._nodes[orders[number][0]], "train", ttl=timeout)
-            for number in numbers
-        ]
-        sent = zip(self._grid.push_messages(messages), numbers, strict=True) if messages else ()
-        waiting = {message: number for message, number in sent if message}
+        messages = {
+            number: Message(packed(order), self._nodes[client], "train", ttl=timeout)
+            for number, (client, order) in enumerate(orders)
+            if client in self._nodes
+        }
+        sent = self._grid.push_messages(list(messages.values())) if messages else ()
+        waiting = {message: number for message, number in zip(sent, messages, strict=True) if message}
         while waiting and time.monotonic() < deadline:
             for answer in self._grid.pull_messages(list(waiting)):
                 # matched by the order answered: the sender's own claim is not trusted

@@ -14,17 +14,13 @@ PAUSE = 3.0  # seconds before a restart
 
 
 def main(words: list[str]) -> None:
-    def end(*_: object) -> None:
-        raise SystemExit(0)
-
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     while True:
         process = subprocess.Popen(words)
         try:
             code = process.wait()
         finally:
-            if process.poll() is None:
-                process.terminate()
+            process.terminate()  # does nothing to a process that has ended
         sys.stderr.write(f"{words[0]} ended with code {code}; restarting it in {PAUSE:g} s\n")
         time.sleep(PAUSE)
 

@@ -158,10 +158,7 @@ def coins(plan: Plan, me: int, rounds: int) -> Floats:
 
 
 def chance_of_at_least(times: int, rate: Floats) -> float:
-    """Return the chance of at least `times` heads among independent coins of these rates.
-
-    The distribution is exact (Poisson binomial), but for rounding.
-    """
+    """Return the chance of `times` or more heads of coins: exact (Poisson binomial), but for rounding."""
     heads = np.ones(1)
     for each, count in zip(*np.unique(rate, return_counts=True), strict=True):
         heads = np.convolve(heads, stats.binom.pmf(np.arange(count + 1), count, each))

@@ -13,10 +13,7 @@ from discretion.tasks.partitions import Partition
 
 
 def own_records(data: Data) -> Dataset:
-    """Load the client's records as a data set whose test split is empty.
-
-    Labels of a table are numbered by their place in the policy's `data.labels`.
-    """
+    """Load the client's records, with no test split; labels of a table are numbered as in `data.labels`."""
     if data.name == "csv":
         return _own_table(data)
     dataset = datasets.load(data.name)

@@ -4,26 +4,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from discretion.clients import messages
 from discretion.clients.local_clients import LocalClients
-from discretion.clients.messages import (
-    Answer,
-    AnyOrder,
-    Finish,
-    Join,
-    Local,
-    Read,
-    Train,
-    decode_order,
-    digest,
-    encode,
-    from_bytes,
-    to_bytes,
-    verified,
-)
+from discretion.clients.messages import Answer, Finish, Join, Read, Train
 from discretion.clients.training import LocalTraining, Schedule
 from discretion.errors import BudgetError, DiscretionError, LedgerError, MessageError, PlanError, Refusal
 from discretion.guard import checks
@@ -33,8 +21,8 @@ from discretion.ledger.ledger import Ledger
 from discretion.ledger.releases import Releases
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
-from discretion.randomness.sources import Cryptographic, Seeded, Source
-from discretion.randomness.streams import Purpose, fingerprint, run_stream
+from discretion.randomness.sources import run_source
+from discretion.randomness.streams import Purpose, fingerprint
 from discretion.tasks import models
 from discretion.training.clip import layers_of
 from discretion.training.orders import NoisySteps, Order
@@ -97,16 +85,25 @@ class Guard:
 
     def answer(self, signed: bytes) -> bytes:
         """Return the encoded answer to a signed order: what was asked for, or a refusal with its reason."""
-        asked = digest(signed)
+        asked = messages.digest(signed)
         try:
-            operator, message = verified(signed)
-            asked = digest(message)
+            operator, message = messages.verified(signed)
+            asked = messages.digest(message)
             name = next((n for n, key in self._policy.operators.items() if key == operator), None)
             if name is None:
                 raise Refusal("operator key not listed in this guard's [operators]")
-            order, body = decode_order(message)
-            log.info("%s of run %s from %s", _named(order), order.run, name)
-            return self._answer(order, body, operator, message)
+            order, body = messages.decode_order(message)
+            where = f" round {order.round}" if isinstance(order, Train | Read) else ""
+            log.info("%s%s of run %s from %s", order.kind, where, order.run, name)
+            if order.client != self._policy.client:
+                raise Refusal("the order is addressed to another client")
+            if isinstance(order, Join):
+                self._join(order, body, operator, message)
+            elif isinstance(order, Finish):
+                self._finish(self._pinned(order, operator), order)
+            else:
+                return self._release(self._pinned(order, operator), order, body, asked)
+            return messages.encode(Answer(kind="done", order=asked))
         except (Refusal, MessageError) as no:
             reason = str(no)
             log.info("refused: %s", reason)
@@ -116,20 +113,7 @@ class Guard:
         except Exception:
             log.exception("order failed")
             reason = INSIDE
-        return encode(Answer(kind="refused", order=asked, reason=reason))
-
-    def _answer(self, order: AnyOrder, body: bytes, operator: str, message: bytes) -> bytes:
-        asked = digest(message)
-        if order.client != self._policy.client:
-            raise Refusal("the order is addressed to another client")
-        if isinstance(order, Join):
-            self._join(order, body, operator, message)
-            return encode(Answer(kind="done", order=asked))
-        run = self._pinned(order, operator)
-        if isinstance(order, Finish):
-            self._finish(run, order)
-            return encode(Answer(kind="done", order=asked))
-        return self._release(run, order, body, asked)
+        return messages.encode(Answer(kind="refused", order=asked, reason=reason))
 
     def _join(self, order: Join, body: bytes, operator: str, message: bytes) -> None:
         before = self._releases.joined(order.run)
@@ -168,7 +152,9 @@ class Guard:
         if (parameters := len(models.flatten(model))) > self._policy.ceilings.parameters:
             raise Refusal(f"the model has {parameters} parameters, more than the policy allows")
         holdings = held_by(me, len(plan.clients), len(self._data.train.labels))
-        clients = LocalClients(self._data, holdings, model, _training(order.local))
+        schedule = Schedule(**order.local.schedule.model_dump())
+        training = LocalTraining(**order.local.model_dump(exclude={"schedule"}), schedule=schedule)
+        clients = LocalClients(self._data, holdings, model, training)
         return Pinned(order, operator, plan, me, clients, parameters)
 
     def _pinned(self, order: Train | Read | Finish, operator: str) -> Pinned:
@@ -176,7 +162,7 @@ class Guard:
             joined = self._releases.joined(order.run)
             if joined is None:
                 raise Refusal(f"this guard has not joined run {order.run}: send a join order first")
-            join, body = decode_order(joined.message)
+            join, body = messages.decode_order(joined.message)
             assert isinstance(join, Join)
             if not isinstance(order, Finish):  # before the model's code is imported
                 checks.check_join(self._policy, join)
@@ -231,7 +217,7 @@ class Guard:
             checks.check_train(run.plan, run.me, run.join, order)
         else:
             checks.check_read(self._policy, run.plan, run.me, order)
-        model = from_bytes(body, run.parameters)
+        model = messages.from_bytes(body, run.parameters)
         checks.check_round(run.plan, run.me, order.round, self._releases.rounds(name))
         self._take(name, order.round)
         if kept is None:
@@ -239,7 +225,7 @@ class Guard:
         numbers = (
             self._train(run, order, model) if isinstance(order, Train) else self._read(run, order, model)
         )
-        answer = encode(Answer(kind="done", order=asked), to_bytes(numbers))
+        answer = messages.encode(Answer(kind="done", order=asked), messages.to_bytes(numbers))
         self._releases.keep(name, order.round, kind, turn, answer)
         self._ledger.commit(name, order.round)
         return answer
@@ -271,53 +257,35 @@ class Guard:
         """
         plan, me = run.plan, run.me
         phase = plan.phases[plan.phase_of(order.round)]
-        own = plan.own_noise(phase)[[me]]
-        clip = phase.clip[[me]]
+        source = partial(run_source, self._policy.test_seed, run.join.run, run.join.plan, order.round)
+        own, clip = plan.own_noise(phase)[[me]], phase.clip[[me]]
         if plan.noise_at == "secure_sum" and phase.turns is None:
-            coins = self._source(run, Purpose.COINS, order.round).uniform(len(phase.rate))
+            coins = source(Purpose.COINS).uniform(len(phase.rate))
             clip = np.where(coins[[me]] < phase.rate[[me]], clip, 0.0)
         noisy = None
         if phase.batch is not None:
-            steps = self._source(run, Purpose.STEPS, order.round, me, order.turn)
-            layers = plan.clipping.layers
+            steps, layers = source(Purpose.STEPS, me, order.turn), plan.clipping.layers
             batch, size = phase.batch[[me]], np.array([run.join.size])
-            noisy = NoisySteps(
-                phase.steps, batch, phase.clip[[me]], own, layers, lambda _: steps, declared=size
-            )
+            noisy = NoisySteps(phase.steps, batch, clip, own, layers, lambda _: steps, declared=size)
         asked = Order(
             order.round, order.key, model, np.array([me]), np.array([order.turn]), noisy, plan.rounds
         )
         (part,) = run.clients.updates(asked)
         if noisy is not None:
             return np.asarray(part.change[0])
-        source = self._source(run, Purpose.SHARES, order.round, me, order.turn)
         layered = layers_of(plan.clipping.layers, run.parameters)
-        return np.asarray(hand_out(part.change, clip, layered, own, [source])[0])
+        sources = [source(Purpose.SHARES, me, order.turn)]
+        return np.asarray(hand_out(part.change, clip, layered, own, sources)[0])
 
     def _read(self, run: Pinned, order: Read, model: Vector) -> Vector:
         """Return (m,) the requested statistic with its noise."""
         reading, me = run.plan.reading, run.me
         assert reading is not None
         asked = Order(order.round, 0, model, np.array([me]), np.array([0]))
-        source = self._source(run, Purpose.STATISTICS, order.round, me)
+        source = partial(run_source, self._policy.test_seed, run.join.run, run.join.plan, order.round)
         value = run.clients.statistics(asked, reading).value[0]
-        return hand_out_statistic(value, order.noise, source).astype(np.float32)
-
-    def _source(self, run: Pinned, purpose: Purpose, round_: int, *counter: int) -> Source:
-        seed = self._policy.test_seed
-        if seed is None:
-            return Cryptographic()
-        return Seeded(run_stream(seed, purpose, run.join.run, run.join.plan, round_, *counter))
+        return hand_out_statistic(value, order.noise, source(Purpose.STATISTICS, me)).astype(np.float32)
 
     def _require_open(self) -> None:
         if not self._policy.open_at(self._now()):
             raise Refusal(f"orders are accepted only from {self._policy.hours.replace('-', ' to ')}")
-
-
-def _training(said: Local) -> LocalTraining:
-    schedule = Schedule(**said.schedule.model_dump())
-    return LocalTraining(**said.model_dump(exclude={"schedule"}), schedule=schedule)
-
-
-def _named(order: AnyOrder) -> str:
-    return f"{order.kind} round {order.round}" if isinstance(order, Train | Read) else order.kind

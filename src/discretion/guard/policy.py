@@ -1,15 +1,17 @@
 """The client's policy, GUARD.toml: who may ask for what. What the policy does not name is refused."""
 
 import re
-import tomllib
 from datetime import datetime, time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from discretion.errors import ConfigError
-from discretion.plan.plan import Adversary
+from discretion.files import read_toml
+from discretion.plan.plan import Adversary, Plan
+from discretion.plan.population import Population
 from discretion.plan.selection_rules import Rule
 from discretion.plan.steps import Adjacency, Unit
 
@@ -23,77 +25,49 @@ class PolicySection(BaseModel):
 class Data(PolicySection):
     """Where the client's records are."""
 
-    name: str = Field(
-        "csv", description="csv: the client's own table; or the name of a data set, see `discretion data`"
-    )
-    path: str = Field("", description="path of the table")
-    labels: tuple[str, ...] = Field(
-        (), description="labels of a table, in the order that all clients agreed on"
-    )
-    records: str = Field(
-        "", description="file with the numbers of the client's records in a data set, one in each line"
-    )
+    name: str = "csv"  # csv: the client's own table; or the name of a data set, see `discretion data`
+    path: str = ""  # path of the table
+    labels: tuple[str, ...] = ()  # labels of a table, in the order that all clients agreed on
+    records: str = ""  # file with the numbers of the client's records in a data set, one in each line
 
 
 class Ceilings(PolicySection):
     """The most a plan may ask for, whatever its privacy cost."""
 
-    rounds: int = Field(10_000, ge=1, description="rounds of a run")
-    rate: float = Field(1.0, gt=0, le=1, description="sampling rate: chance of taking part in a round")
-    turns: int = Field(1, ge=1, description="turns in a round")
-    epochs: int = Field(10, ge=1, description="epochs of local training in a turn")
-    steps: int = Field(1_000, ge=1, description="steps of local training in a turn, with or without noise")
-    parameters: int = Field(10_000_000, ge=1, description="trainable parameters of a model")
+    rounds: int = Field(10_000, ge=1)  # rounds of a run
+    rate: float = Field(1.0, gt=0, le=1)  # sampling rate: chance of taking part in a round
+    turns: int = Field(1, ge=1)  # turns in a round
+    epochs: int = Field(10, ge=1)  # epochs of local training in a turn
+    steps: int = Field(1_000, ge=1)  # steps of local training in a turn, with or without noise
+    parameters: int = Field(10_000_000, ge=1)  # trainable parameters of a model
 
 
 class Policy(PolicySection):
-    client: str = Field(min_length=1, description="the client's name in plans")
-    epsilon: float = Field(gt=0, description="the client's privacy budget, for life; inf: its data is public")
+    client: str = Field(min_length=1)  # the client's name in plans
+    epsilon: float = Field(gt=0)  # the client's privacy budget, for life; inf: its data is public
     delta: float = Field(gt=0, lt=1)
-    unit: Unit = Field(
-        "client", description="what the budget protects: all of the client's data, or each record"
-    )
-    adjacency: Adjacency = Field(
-        "add_remove",
-        description="neighbouring data sets: add_remove (one unit more or less), or replace (a unit changed)",
-    )
-    against: Adversary = Field(
-        "server", description="adversary that the budget must hold against: public, clients or server"
-    )
-    colluding: int = Field(
-        1,
-        ge=0,
-        description="other clients that may collude with the adversary; a plan must hold against as many",
-    )
-    trust_server: bool = Field(
-        False, description="whether the server may see more than the budget would allow against it"
-    )
-    secure_sum: bool = Field(
-        False,
-        description="whether the server only sees sums of several clients' answers (secure aggregation). The "
-        "client's owner has to provide that: no part of Discretion does",
-    )
-    size: int | None = Field(
-        None, ge=1, description="declared number of records: plans for another number are refused"
-    )
-    operators: dict[str, PublicKey] = Field(description="operators who may ask: name and public key of each")
-    models: dict[str, str] = Field(
-        description="models that may be trained: name, or package.module:factory of your own, and digest "
-        "of the parameters' shapes; '' for those of the model that this installation builds"
-    )
-    statistics: tuple[Rule, ...] = Field(
-        (), description="statistics that may be released with noise, besides updates"
-    )
-    rule: Literal["planned", "adaptive"] = Field("planned", description="rule of the client's ledger")
-    hours: str = Field("", description="when orders are accepted, such as 08:00-18:00; empty: always")
-    folder: str = Field("guard", description="folder of the ledger and of released answers")
-    socket: str = Field("", description="path of the Unix socket; empty: guard.sock in the folder")
-    group: str = Field("", description="group that may connect to the socket; empty: only the guard's user")
-    test_seed: int | None = Field(
-        None,
-        ge=0,
-        description="FOR TESTS ONLY: seeded noise, which can be computed and removed, so NO PRIVACY",
-    )
+    unit: Unit = "client"  # what the budget protects: all of the client's data, or each record
+    adjacency: Adjacency = "add_remove"  # neighbouring data: one unit more or less, or one changed (replace)
+    against: Adversary = "server"  # adversary that the budget must hold against: public, clients or server
+    # other clients that may collude with the adversary; a plan must hold against as many
+    colluding: int = Field(1, ge=0)
+    trust_server: bool = False  # whether the server may see more than the budget would allow against it
+    # whether the server only sees sums of several clients' answers (secure aggregation). The client's owner
+    # has to provide that: no part of Discretion does
+    secure_sum: bool = False
+    size: int | None = Field(None, ge=1)  # declared number of records: plans for another number are refused
+    operators: dict[str, PublicKey]  # operators who may ask: name and public key of each
+    # models that may be trained: name, or package.module:factory of your own, and digest of the parameters'
+    # shapes; '' for those of the model that this installation builds
+    models: dict[str, str]
+    statistics: tuple[Rule, ...] = ()  # statistics that may be released with noise, besides updates
+    rule: Literal["planned", "adaptive"] = "planned"  # rule of the client's ledger
+    hours: str = ""  # when orders are accepted, such as 08:00-18:00; empty: always
+    folder: str = "guard"  # folder of the ledger and of released answers
+    socket: str = ""  # path of the Unix socket; empty: guard.sock in the folder
+    group: str = ""  # group that may connect to the socket; empty: only the guard's user
+    # FOR TESTS ONLY: seeded noise, which can be computed and removed, so NO PRIVACY
+    test_seed: int | None = Field(None, ge=0)
     data: Data
     ceilings: Ceilings = Ceilings()
 
@@ -119,12 +93,7 @@ class Policy(PolicySection):
 
 def read(path: Path) -> Policy:
     """Read a policy from a TOML file; return it with paths made absolute, relative to that file."""
-    try:
-        record = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise ConfigError(f"cannot read {path}: {problem.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise ConfigError(f"{path} is not valid TOML: {problem}") from None
+    record = read_toml(path)
     try:
         policy = Policy.model_validate(record)
     except ValidationError as problem:
@@ -145,3 +114,51 @@ def read(path: Path) -> Policy:
             "data": policy.data.model_copy(update=data),
         }
     )
+
+
+def new_policy(
+    plan: Plan,
+    population: Population,
+    client: int,
+    *,
+    operator: str,
+    model: tuple[str, str],
+    data: str,
+    epochs: int,
+    steps: int,
+    rule: str,
+    seed: int | None,
+) -> str:
+    """Return the TOML text of a policy for trying out a run on one machine.
+
+    `operator` is a public key in hex; `model` a name and the digest of its parameters' shapes; `data` the
+    name of a data set, of which records.txt beside the policy lists the client's own records; `epochs` and
+    `steps` those of local training; `rule` that of the ledger; `seed` the run's, used if the plan is seeded.
+    """
+    trusting = plan.promise != "server" or plan.noise_at == "secure_sum"
+    against = "clients" if plan.promise == "server" and trusting else plan.promise
+    record: dict[str, Any] = {
+        "client": population.client[client],
+        "epsilon": float(population.epsilon[client]),
+        "delta": float(population.delta[client]),
+        "unit": plan.unit,
+        "adjacency": plan.adjacency,
+        "against": against,
+        "colluding": plan.colluding,
+        "trust_server": trusting,
+        "size": int(population.size[client]),
+        "operators": {"here": operator},
+        "models": dict([model]),
+        "statistics": [plan.reading.rule] if plan.reading else [],
+        "rule": rule,
+        "data": {"name": data, "records": "records.txt"},
+        "ceilings": {
+            "rounds": plan.rounds,
+            "turns": max(1, *(1 if p.turns is None else int(p.turns[client]) for p in plan.phases)),
+            "epochs": max(epochs, 1),
+            "steps": max(steps, *(p.steps for p in plan.phases)),
+        },
+    }
+    if plan.randomness == "seeded":
+        record["test_seed"] = seed
+    return tomli_w.dumps(record)

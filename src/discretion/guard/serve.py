@@ -1,18 +1,17 @@
 """The guard's Unix socket: one order for each connection, one connection at a time."""
 
-import fcntl
 import logging
 import os
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from discretion.clients import transport
 from discretion.clients.messages import KEY, LONGEST_HEADER, SIGNATURE
 from discretion.errors import InputError, MessageError
+from discretion.files import locked
 from discretion.guard.guard import Guard
 from discretion.guard.policy import Policy
 
@@ -20,20 +19,6 @@ log = logging.getLogger("discretion.guard")
 
 READING, WRITING = 60.0, 60.0  # seconds allowed for receiving an order and for sending its answer
 LONGEST_PLAN = 2**26
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Lock a guard's folder against a second guard; the lock ends with the process, however it ends."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"{folder} is in use by another guard: end that one, or set another folder"
-            ) from None
-        yield
 
 
 def _listening(policy: Policy) -> socket.socket:
@@ -73,7 +58,10 @@ def serve(policy: Policy, ready: Callable[[], None] = lambda: None) -> None:
     def end(*_: object) -> None:
         raise SystemExit(0)
 
-    with _alone(Path(policy.folder)):
+    folder = Path(policy.folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    in_use = f"{folder} is in use by another guard: end that one, or set another folder"
+    with locked(folder / ".lock", in_use):
         guard = Guard(policy)
         signal.signal(signal.SIGTERM, end)
         try:

@@ -112,7 +112,7 @@ class Accounts:
                 self.of(run).count[price] += releases
             self._seen = number
         none = Steps.none(len(self._place))
-        rates, multipliers, counts = [none.rate], [none.multiplier], [none.count]
+        found = [(none.rate, none.multiplier, none.count)]
         for run, closed in self._read("SELECT id, closed FROM run ORDER BY rowid", []):
             if only not in (None, run):
                 continue
@@ -124,10 +124,8 @@ class Accounts:
                 for price, releases in self._releases(*more):
                     count[price] += releases
             taken = count.any(axis=1)
-            rates.append(account.rate[taken])
-            multipliers.append(account.multiplier[taken])
-            counts.append(count[taken])
-        rate, multiplier, count = np.concatenate(rates), np.concatenate(multipliers), np.concatenate(counts)
+            found.append((account.rate[taken], account.multiplier[taken], count[taken]))
+        rate, multiplier, count = (np.concatenate(column) for column in zip(*found, strict=True))
         return Steps(rate, multiplier, count, *self.kind())
 
     def after_each_round(self, run: str) -> Steps:
@@ -147,9 +145,8 @@ class Accounts:
     def _add_ahead(self, run: str, count: Ints) -> None:
         """Add the releases of rounds that are not on record yet to `count` (S, N), by price."""
         ((done,),) = self._read("SELECT COUNT(*) FROM round WHERE run = ?", [run])
-        for phase, rounds in self._read(
-            "SELECT phase, rounds FROM phase WHERE run = ? AND part = 0 ORDER BY phase", [run]
-        ):
+        query = "SELECT phase, rounds FROM phase WHERE run = ? AND part = 0 ORDER BY phase"
+        for phase, rounds in self._read(query, [run]):
             ahead = rounds - min(done, rounds)
             done -= rounds - ahead
             if ahead:

@@ -79,8 +79,7 @@ class Ledger(Book):
     @property
     def takes_part_in(self) -> Ints:
         """(N,) number of admitted runs that each client is in."""
-        rows = self._read("SELECT client, COUNT(*) FROM member GROUP BY client")
-        counts = dict(rows)
+        counts = dict(self._read("SELECT client, COUNT(*) FROM member GROUP BY client"))
         return np.array([counts.get(name, 0) for name in self.population.client])
 
     def admit(self, run: str, plan: Plan, noise: str = "", accept_no_privacy: bool = False) -> None:
@@ -102,7 +101,13 @@ class Ledger(Book):
                         "its noise: start a new run for another one."
                     )
                 return
-            self._record(run, plan, noise, self._consider(plan, accept_no_privacy))
+            unprotected = self._consider(plan, accept_no_privacy)
+            about = [run, plan.digest(), noise, plan.method, plan.unit, plan.adjacency, plan.promise]
+            self._db.execute(
+                "INSERT INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
+                [*about, plan.rounds, unprotected, self._last_change(), now()],
+            )
+            record(self._db, run, plan, self._own(plan))
 
     def consider(self, plan: Plan, accept_no_privacy: bool = False) -> None:
         """Raise BudgetError if the plan would not be admitted now; record nothing."""
@@ -135,14 +140,13 @@ class Ledger(Book):
                     "noise or lower rates, or top budgets up with `discretion ledger`."
                 )
             return False
-        before = self._accounts.steps(whole_plans=True)
         total = self._total(plan)
         over = np.flatnonzero(~(total <= budget))
         if len(over) and accept_no_privacy and plan.accounting == "paper":
             return True
         if len(over):
             worst = over[int(np.argmax(total[over] - budget[over]))]
-            already = self._cost(before, np.array([worst]))[0]
+            already = self._cost(self._accounts.steps(whole_plans=True), np.array([worst]))[0]
             raise BudgetError(
                 f"{len(over)} of {len(total)} clients refuse this plan; worst is client "
                 f"{self.population.client[worst]}: epsilon {already:.4g} is spent or promised "
@@ -171,14 +175,6 @@ class Ledger(Book):
                 f"the plan names other clients than the population of this ledger: it lacks {missing[0]!r}"
             )
         return np.array([place[name] for name in self.population.client])
-
-    def _record(self, run: str, plan: Plan, noise: str, unprotected: bool) -> None:
-        about = [run, plan.digest(), noise, plan.method, plan.unit, plan.adjacency, plan.promise]
-        self._db.execute(
-            "INSERT INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
-            [*about, plan.rounds, unprotected, self._last_change(), now()],
-        )
-        record(self._db, run, plan, self._own(plan))
 
     def reserve(self, run: str, round_: int, kept: int | None = None) -> Mask:
         """Charge the round to all clients but those that refuse; return (N,) which take part if asked.

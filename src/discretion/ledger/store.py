@@ -51,16 +51,12 @@ class Book:
     """An open ledger file. A client's budget is its first epsilon, plus top-ups, less withdrawals."""
 
     def __init__(self, path: Path | str, population: Population, rule: Rule = "planned") -> None:
-        self._open(path)
-        try:
+        with self._opening(path):
             with self._transaction():
                 self._lay_out(rule)
                 self._enrol(population)
             self._begin(population)
             self._journal("WAL")
-        except BaseException:
-            self._db.close()
-            raise
 
     @classmethod
     def existing(cls, path: Path | str) -> Self:
@@ -68,25 +64,28 @@ class Book:
         if not Path(path).is_file():
             raise LedgerError(f"there is no ledger {path}: give the ledger.sqlite of a run, or a shared one")
         self = cls.__new__(cls)
-        self._open(path)
-        try:
+        with self._opening(path):
             with self._transaction("DEFERRED"):
                 self._lay_out(None)
             rows = self._read("SELECT name, epsilon, delta FROM client ORDER BY rowid")
             names, epsilon, delta = zip(*rows, strict=True)
             self._begin(replace(Population.of(epsilon, np.array(delta)), client=names))
-        except BaseException:
-            self._db.close()
-            raise
         return self
 
-    def _open(self, path: Path | str) -> None:
+    @contextmanager
+    def _opening(self, path: Path | str) -> Iterator[None]:
+        """Open the file; close it again if what follows fails."""
         self._path = str(path)
         try:
             self._db = sqlite3.connect(self._path, isolation_level=None, timeout=30.0)
             self._db.execute("PRAGMA synchronous = EXTRA")
         except sqlite3.Error as problem:
             raise LedgerError(f"cannot open the ledger {self._path}: {problem}") from None
+        try:
+            yield
+        except BaseException:
+            self._db.close()
+            raise
 
     def _journal(self, mode: Literal["WAL", "DELETE"]) -> None:
         """Set SQLite's journal mode, unless another process prevents it.
@@ -138,13 +137,8 @@ class Book:
         """Run a transaction; a deferred one is for reading everything as it was at one moment."""
         try:
             self._db.execute(f"BEGIN {kind}")
-            try:
+            with self._db:  # commits or, after any exception, rolls back
                 yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
         except sqlite3.Error as problem:
             raise LedgerError(f"the ledger {self._path} cannot be used now: {problem}") from None
 
@@ -158,7 +152,7 @@ class Book:
         """Enter new clients; a client on record keeps its budget, and a different one is refused."""
         rows = self._read("SELECT name, epsilon, delta FROM client")
         known = {name: (epsilon, delta) for name, epsilon, delta in rows}
-        changed = self._changed()
+        changed = dict(self._read("SELECT client, SUM(epsilon) FROM change GROUP BY client"))
         new = []
         budgets = zip(population.epsilon.tolist(), population.delta.tolist(), strict=True)
         for name, (epsilon, delta) in zip(population.client, budgets, strict=True):
@@ -176,10 +170,6 @@ class Book:
                     "the budget with `discretion ledger`."
                 )
         self._db.executemany("INSERT INTO client VALUES (?, ?, ?)", new)
-
-    def _changed(self) -> dict[str, float]:
-        """Return the sum of top-ups and withdrawals, by client."""
-        return dict(self._read("SELECT client, SUM(epsilon) FROM change GROUP BY client"))
 
     @property
     def budget(self) -> Floats:

@@ -5,23 +5,10 @@ from typing import Any
 
 from discretion import outside
 from discretion.errors import ConfigError, nearest
-from discretion.methods.details import Details
-from discretion.methods.parameters import MethodParameter
-from discretion.methods.registry import Method, discover, from_outside, method
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.methods.registry import Details, Method, discover, from_outside, method
+from discretion.plan import Plan, Population
 
-__all__ = [
-    "DEFAULT",
-    "METHODS",
-    "Details",
-    "Method",
-    "MethodParameter",
-    "explain",
-    "find",
-    "make_plan",
-    "method",
-]
+__all__ = ["DEFAULT", "METHODS", "Details", "Method", "explain", "find", "make_plan", "method"]
 
 DEFAULT = "idp_fedavg"
 METHODS = discover(__path__)

@@ -17,9 +17,8 @@ from discretion.accounting import noise_multiplier
 from discretion.methods.parameters import Accounting, Positive, Rate, Rounds
 from discretion.methods.parts import ACCOUNTANTS
 from discretion.methods.registry import server_noise_method
+from discretion.plan import Plan, Population
 from discretion.plan.phase import Clipping, Phase, Quantile
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
 
 
 @server_noise_method(
@@ -46,16 +45,12 @@ def adaptive_clipping(
     accounting: Accounting = "tight",
 ) -> Plan:
     everyone = np.ones(len(population))
-    strictest = population.epsilon.min(keepdims=True), population.delta.min(keepdims=True)
-    whole = noise_multiplier(*strictest, np.array([rate]), rounds, ACCOUNTANTS[accounting])[0]
+    strictest = float(population.epsilon.min()), float(population.delta.min())
+    whole = noise_multiplier(*strictest, rate, rounds, ACCOUNTANTS[accounting])
     # sigma = (sigma_whole^-2 - (2 sigma_b)^-2)^(-1/2): the bit and the update together cost the budget; the
     # bit gets at least the noise at which it costs no more than a tenth of the whole
     bit = max(bit_noise * rate * len(population), whole / 2 * np.sqrt(10))
     sigma = 1 / np.sqrt(whole**-2.0 - (2 * bit) ** -2.0)
-    return Plan(
-        method="adaptive_clipping",
-        clients=population.client,
-        phases=(Phase.one_pool(rounds, rate * everyone, clip * everyone, noise=clip * sigma),),
-        clipping=Clipping(quantile=Quantile(quantile, clip_learning_rate, float(bit))),
-        accounting=accounting,
-    )
+    phase = Phase.one_pool(rounds, rate * everyone, clip * everyone, noise=clip * sigma)
+    clipping = Clipping(quantile=Quantile(quantile, clip_learning_rate, float(bit)))
+    return Plan("adaptive_clipping", population.client, (phase,), clipping=clipping, accounting=accounting)

@@ -21,13 +21,11 @@ from discretion.accounting import noise_multiplier
 from discretion.methods import parameters as given
 from discretion.methods.parts import finite
 from discretion.methods.privacy_aware import PlannedDraws, explain
-from discretion.methods.registry import record_method, secure_sum_method
+from discretion.methods.registry import record_method, secure_sum_method, secure_sum_plan
 from discretion.methods.solvers.cohorts import even_turns
-from discretion.methods.solvers.pool import shared_noise_rates
+from discretion.methods.solvers.groups import shared_noise_rates
+from discretion.plan import Phase, Plan, Population
 from discretion.plan.combine import Combine
-from discretion.plan.phase import Phase
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
 
 OURS = "Discretion's own: docs/method.md"
 
@@ -48,10 +46,8 @@ def concert(
     ],
     average: given.Average = 0.8,
     dropout: Annotated[
-        float,
-        Field(
-            ge=0, lt=1, description="share of the clients that may fail to add their noise shares in a round"
-        ),
+        given.Part,
+        Field(description="share of the clients that may fail to add their noise shares in a round"),
     ] = 0.0,
 ) -> Plan:
     epsilon = finite(population.epsilon)
@@ -59,16 +55,9 @@ def concert(
     # (N,) what each budget needs at that rate: the same for all but those who come in every round
     sigmas = noise_multiplier(epsilon, population.delta, rates, rounds)
     clips = clip / sigmas * (rates.sum() / (rates / sigmas).sum())
-    made = Plan(
-        method="concert",
-        clients=population.client,
-        phases=(Phase.one_pool(rounds, rates, clips, float((clips * sigmas).max())),),
-        noise_at="secure_sum",
-        promise="server",
-        dropout=dropout,
-        combine=Combine(average=average),
-    )
-    (phase,) = made.phases
+    phase = Phase.one_pool(rounds, rates, clips, noise=float((clips * sigmas).max()))
+    combine = Combine(average=average)
+    made = secure_sum_plan("concert", population.client, (phase,), dropout=dropout, combine=combine)
     shares = int(made.shares(phase).min())
     shared = 1 / np.sqrt(1 - min(made.colluding, shares - 1) / shares)  # one share may be known
     return replace(made, phases=(replace(phase, noise=phase.noise * shared),))

@@ -10,48 +10,30 @@ training even if another is picked, because the plan cannot know who will train.
 """
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from discretion.accounting import gaussian
 from discretion.arrays import Floats, Ints
-from discretion.methods.parameters import Accounting, Batch, RecordClip, Rounds, Seed, Share, Steps
+from discretion.methods.parameters import Accounting, Batch, Part, RecordClip, Rounds, Seed, Share, Steps
 from discretion.methods.parts import cohort_of, draw, multipliers, own_phases, schedule_scale, shares
-from discretion.methods.registry import record_method
+from discretion.methods.registry import record_method, record_plan
+from discretion.plan import Plan, Population
 from discretion.plan import steps as plan_steps
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
 from discretion.plan.selection_rules import Reading, Rule
 
 MOST_LOSS = 4.0  # a record's loss counts up to here
 
 
-def _reader(
-    name: str,
-    title: str,
-    idea: str,
-    paper: str,
-    read: str,
-    order: int,
-    rule: Rule,
-    bound: float | None = None,
-) -> Callable[..., Plan]:
-    """Register and return the method of that name, which picks by `rule`.
+def _reader(read: str, rule: Rule, bound: float | None = None, **facts: Any) -> Callable[..., Plan]:
+    """Register and return the method of these facts, which picks by `rule`.
 
     A record adds at most `bound`, or else its clipped gradient, to the statistic that is read.
     """
 
-    @record_method(
-        name=name,
-        title=title,
-        idea=idea,
-        paper=paper,
-        reads=f"{read}, raw unless read_share > 0",
-        reads_raw=True,
-        order=order,
-    )
+    @record_method(reads=f"{read}, raw unless read_share > 0", reads_raw=True, **facts)
     def plan(
         population: Population,
         rounds: Rounds,
@@ -61,10 +43,7 @@ def _reader(
         steps: Steps = 5,
         batch: Batch = 0.1,
         read_share: Annotated[
-            float,
-            Field(
-                ge=0, lt=1, description="share of the budget for what is read; 0: read raw, as in paper mode"
-            ),
+            Part, Field(description="share of the budget for what is read; 0: read raw, as in paper mode")
         ] = 0.0,
         seed: Seed = 0,
         accounting: Accounting = "tight",
@@ -75,32 +54,26 @@ def _reader(
         turns = np.minimum(draw(shares(population), asked, rounds, seed), 1)  # once a round at most
         sigma, read = _multipliers(population, turns.sum(axis=0), steps, batch, share)
         weight = np.full(len(population), 1 / picks.choose)
-        return Plan(
-            method=name,
-            clients=population.client,
-            phases=own_phases(turns, clip, clip * sigma, weight, batch, steps, read),
-            noise_at="steps",
-            promise="server",
-            reading=picks,
-            accounting=accounting,
-        )
+        phases = own_phases(turns, clip, clip * sigma, weight, batch, steps, read)
+        return record_plan(facts["name"], population.client, phases, reading=picks, accounting=accounting)
 
     return plan
 
 
 # fmt: off
 power_of_choice = _reader(
-    "power_of_choice", "Power of choice", "Of some clients at random, those with the largest loss train.",
-    "Cho et al., AISTATS 2022", "losses", 403, "largest_loss", MOST_LOSS)
+    "losses", "largest_loss", MOST_LOSS, name="power_of_choice", title="Power of choice", order=403,
+    paper="Cho et al., AISTATS 2022", idea="Of some clients at random, those with the largest loss train.")
 aocs = _reader(
-    "aocs", "AOCS", "Clients take part with a chance that grows with their update's norm.",
-    "Chen et al., TMLR 2022", "norms of gradients", 503, "norm")
+    "norms of gradients", "norm", name="aocs", title="AOCS", order=503, paper="Chen et al., TMLR 2022",
+    idea="Clients take part with a chance that grows with their update's norm.")
 fed_cbs = _reader(
-    "fed_cbs", "Fed-CBS", "Clients are picked so that their classes balance.",
-    "Zhang et al., ICML 2023", "labels", 504, "class_balance", 1.0)
+    "labels", "class_balance", 1.0, name="fed_cbs", title="Fed-CBS", order=504,
+    paper="Zhang et al., ICML 2023", idea="Clients are picked so that their classes balance.")
 delta = _reader(
-    "delta", "DELTA", "Clients with diverse gradients are drawn more, and weighted for it.",
-    "Wang et al., NeurIPS 2023", "norms and variances", 505, "diversity")
+    "norms and variances", "diversity", name="delta", title="DELTA", order=505,
+    paper="Wang et al., NeurIPS 2023",
+    idea="Clients with diverse gradients are drawn more, and weighted for it.")
 # fmt: on
 
 
@@ -116,17 +89,11 @@ def _multipliers(
     private = np.isfinite(population.epsilon)
     if share == 0 or not private.any():
         return train, np.zeros(len(population))
-    epsilon, delta = population.epsilon[private], population.delta[private]
-    alone = np.sqrt(count[private]) / gaussian.shift_of(epsilon, delta) / np.sqrt(share)
+    epsilon, delta, times = population.epsilon[private], population.delta[private], count[private]
+    alone = np.sqrt(times) / gaussian.shift_of(epsilon, delta) / np.sqrt(share)
     rates = np.stack([np.full(len(alone), batch), np.ones(len(alone))])
-    parts = np.stack([train[private], alone])
-    counts = np.stack([count[private] * steps, count[private]])
-    factor = schedule_scale(
-        epsilon,
-        delta,
-        count[private],
-        lambda who: plan_steps.Steps(rates[:, who], parts[:, who], counts[:, who]),
-    )
+    both = plan_steps.Steps(rates, np.stack([train[private], alone]), np.stack([times * steps, times]))
+    factor = schedule_scale(epsilon, delta, times, both.of)
     read = np.zeros(len(population))
     train[private], read[private] = train[private] * factor, alone * factor
     return train, read

@@ -13,9 +13,7 @@ from discretion.accounting import noise_multiplier
 from discretion.methods.parameters import Accounting, Rate, Rounds, UpdateClip
 from discretion.methods.parts import ACCOUNTANTS
 from discretion.methods.registry import server_noise_method
-from discretion.plan.phase import Phase
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.plan import Phase, Plan, Population
 
 
 @server_noise_method(
@@ -29,11 +27,7 @@ def dp_fedavg(
     population: Population, rounds: Rounds, rate: Rate, clip: UpdateClip, accounting: Accounting = "tight"
 ) -> Plan:
     everyone = np.ones(len(population))
-    strictest = population.epsilon.min(keepdims=True), population.delta.min(keepdims=True)
-    sigma = noise_multiplier(*strictest, np.array([rate]), rounds, ACCOUNTANTS[accounting])[0]
-    return Plan(
-        method="dp_fedavg",
-        clients=population.client,
-        phases=(Phase.one_pool(rounds, rate * everyone, clip * everyone, noise=clip * sigma),),
-        accounting=accounting,
-    )
+    strictest = float(population.epsilon.min()), float(population.delta.min())
+    sigma = noise_multiplier(*strictest, rate, rounds, ACCOUNTANTS[accounting])
+    phase = Phase.one_pool(rounds, rate * everyone, clip * everyone, noise=clip * sigma)
+    return Plan("dp_fedavg", population.client, (phase,), accounting=accounting)

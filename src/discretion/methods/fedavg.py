@@ -12,9 +12,7 @@ import numpy as np
 
 from discretion.methods.parameters import Rate, Rounds
 from discretion.methods.registry import method
-from discretion.plan.phase import Phase
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.plan import Phase, Plan, Population
 
 
 @method(
@@ -29,8 +27,5 @@ from discretion.plan.population import Population
 )
 def fedavg(population: Population, rounds: Rounds, rate: Rate) -> Plan:
     everyone = np.ones(len(population))
-    return Plan(
-        method="fedavg",
-        clients=population.client,
-        phases=(Phase.one_pool(rounds, rate * everyone, math.inf * everyone, noise=0.0),),
-    )
+    phase = Phase.one_pool(rounds, rate * everyone, math.inf * everyone, noise=0.0)
+    return Plan("fedavg", population.client, (phase,))

@@ -11,6 +11,7 @@ inclusion chances. In paper mode: levels as played, draws without replacement wi
 budget for life.
 """
 
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -20,21 +21,20 @@ from discretion.arrays import Floats, Ints
 from discretion.methods.levels import explain, first_levels, levels, lifetime
 from discretion.methods.parameters import Accounting, CohortRate, RecordClip, Reward, Rounds, Seed
 from discretion.methods.parts import cohort_of, own_phases, shares
-from discretion.methods.registry import record_method
+from discretion.methods.registry import record_method, record_plan
 from discretion.methods.solvers import cohorts
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.plan import Plan, Population
+from discretion.plan.steps import Adjacency
 from discretion.randomness.streams import Purpose, stream
 
-PAPER = "Yuan and Wang 2025"
-TRAITS = "budgets, sizes, and traits rho and privacy_weight"
+level_method = partial(
+    record_method, paper="Yuan and Wang 2025", reads="budgets, sizes, and traits rho and privacy_weight"
+)
 
 
-@record_method(
+@level_method(
     title="FedPCS",
     idea="A game of rewards sets each client's privacy level, and clients are drawn by their levels.",
-    paper=PAPER,
-    reads=TRAITS,
     note="Traits of the population: rho (first level), privacy_weight.",
     explain=explain,
     order=500,
@@ -52,15 +52,13 @@ def fedpcs(
     accounting: Accounting = "tight",
 ) -> Plan:
     rho = levels(population, rounds, rate, reward)
-    x = cohorts.by_level(rho)
+    x = rho / rho.sum(axis=-1, keepdims=True)
     return _drawn(population, rho, x, rate, clip, weighted, seed, accounting)
 
 
-@record_method(
+@level_method(
     title="Random",
     idea="Every client is as likely as any other to be drawn.",
-    paper=PAPER,
-    reads=TRAITS,
     note="Traits of the population: rho.",
     order=502,
 )
@@ -93,7 +91,8 @@ def _drawn(
     if accounting == "paper":
         drawn = [coins.choice(rho.shape[1], cohort, replace=False, p=row) for row in x]
         turns = np.stack([np.isin(np.arange(rho.shape[1]), row) for row in drawn])
-        weight = cohorts.importance_weights(shares(population), x, cohort)
+        # theta / (K x) is unbiased with replacement only: here these weights sum to more than 1 on average
+        weight = shares(population) / (cohort * x)
     else:
         chances = cohorts.inclusion(x, cohort)
         turns = np.stack([cohorts.systematic(row, float(coins.random())) for row in chances])
@@ -103,12 +102,7 @@ def _drawn(
 
 
 def plan_of_levels(
-    population: Population,
-    rho: Floats,
-    turns: Ints,
-    clip: float,
-    weight: Floats,
-    accounting: Accounting,
+    population: Population, rho: Floats, turns: Ints, clip: float, weight: Floats, accounting: Accounting
 ) -> Plan:
     """Return the plan: in each turn one noisy gradient of all records, of multiplier 1 / sqrt(2 rho)."""
     if accounting == "paper":
@@ -118,12 +112,6 @@ def plan_of_levels(
         with np.errstate(divide="ignore", invalid="ignore"):
             scale = np.where(drawn > 0, lifetime(population) / drawn, 1.0)
             sigma = 1 / np.sqrt(2 * rho * scale)
-    return Plan(
-        method="fedpcs",
-        clients=population.client,
-        phases=own_phases(turns, clip, clip * sigma, weight, batch=1.0),
-        adjacency="replace" if accounting == "paper" else "add_remove",
-        noise_at="steps",
-        promise="server",
-        accounting=accounting,
-    )
+    phases = own_phases(turns, clip, clip * sigma, weight, batch=1.0)
+    adjacency: Adjacency = "replace" if accounting == "paper" else "add_remove"
+    return record_plan("fedpcs", population.client, phases, adjacency=adjacency, accounting=accounting)

@@ -12,22 +12,18 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from discretion.methods.fedpcs import PAPER, TRAITS, plan_of_levels
+from discretion.methods.fedpcs import level_method, plan_of_levels
 from discretion.methods.levels import explain, levels
 from discretion.methods.parameters import Accounting, Positive, RecordClip, Reward, Rounds, Seed, Share
 from discretion.methods.parts import cohort_of
-from discretion.methods.registry import record_method
 from discretion.methods.solvers import cohorts
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.plan import Plan, Population
 from discretion.randomness.streams import Purpose, stream
 
 
-@record_method(
+@level_method(
     title="FedPCS (adaptive)",
     idea="FedPCS, with as many clients in a round as a budget for that round allows.",
-    paper=PAPER,
-    reads=TRAITS,
     note="Traits of the population: rho, privacy_weight.",
     explain=explain,
     order=501,

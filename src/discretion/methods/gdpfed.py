@@ -22,12 +22,11 @@ from discretion.accounting import noise_multiplier
 from discretion.methods.papers import xu_hu as paper
 from discretion.methods.parameters import Accounting, Groups, MeanRate, Rate, Rounds, Share, UpdateClip
 from discretion.methods.parts import ACCOUNTANTS, finite
-from discretion.methods.registry import secure_sum_method
+from discretion.methods.registry import secure_sum_method, secure_sum_plan
 from discretion.methods.solvers import groups as problem
+from discretion.plan import Phase, Population
 from discretion.plan.combine import By, Combine
-from discretion.plan.phase import Phase
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.plan.plan import Plan, Sampling
 
 KEPT = (0.7, 0.9)  # k / d of the strictest and of the most generous group, in the paper's experiments
 _registered = partial(secure_sum_method, paper="Xu, Hu and Kotevska 2025", reads="budgets")
@@ -61,16 +60,10 @@ def _grouped(
         weight = problem.inverse_variance(drawn, sigma, cohort) / cohort
         unknown = 1 - np.minimum(1, found.size - 1) / found.size  # one share of the noise may be known
         noise = clip * sigma / np.sqrt(unknown)
-    everyone = np.ones(len(population))
-    return Plan(
-        method="gdpfed",
-        clients=population.client,
-        phases=(Phase(rounds, rates[found.member], clip * everyone, noise, found.member, weight),),
-        noise_at="secure_sum",
-        promise="server",
-        sampling="fixed_size" if paper_mode else "poisson",
-        accounting=accounting,
-    )
+    clips = np.full(len(population), clip)
+    phase = Phase(rounds, rates[found.member], clips, noise, found.member, weight)
+    sampling: Sampling = "fixed_size" if paper_mode else "poisson"
+    return secure_sum_plan("gdpfed", population.client, (phase,), sampling=sampling, accounting=accounting)
 
 
 @_registered(
@@ -89,11 +82,7 @@ def gdpfed(
     return _grouped(population, rounds, rate, clip, groups, accounting, optimal=False)
 
 
-@_registered(
-    title="GDPFed-opc",
-    idea="GDPFed, with generous groups asked more often.",
-    order=301,
-)
+@_registered(title="GDPFed-opc", idea="GDPFed, with generous groups asked more often.", order=301)
 def gdpfed_opc(
     population: Population,
     rounds: Rounds,
@@ -106,9 +95,7 @@ def gdpfed_opc(
 
 
 @_registered(
-    title="GDPFed+",
-    idea="GDPFed-opc, keeping only some coordinates of each group's sum.",
-    order=302,
+    title="GDPFed+", idea="GDPFed-opc, keeping only some coordinates of each group's sum.", order=302
 )
 def gdpfed_plus(
     population: Population,

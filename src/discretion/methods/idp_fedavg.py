@@ -7,6 +7,7 @@ Departs from the papers: noise is calibrated by PLD, so that each client's whole
 by the Rényi accountant of Opacus.
 """
 
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -16,19 +17,17 @@ from discretion.accounting import noise_multiplier
 from discretion.methods.parameters import Accounting, MeanRate, Positive, Rate, Rounds, UpdateClip
 from discretion.methods.parts import ACCOUNTANTS, finite
 from discretion.methods.registry import server_noise_method
-from discretion.methods.solvers.pool import shared_noise_rates
-from discretion.plan.phase import Phase
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.methods.solvers.groups import shared_noise_rates
+from discretion.plan import Phase, Plan, Population
 
-PAPER = "Boenisch et al., NeurIPS 2023; Kiani et al., ICLR 2025"
+_registered = partial(
+    server_noise_method, paper="Boenisch et al., NeurIPS 2023; Kiani et al., ICLR 2025", reads="budgets"
+)
 
 
-@server_noise_method(
+@_registered(
     title="IDP-FedAvg (clip)",
     idea="One noise; each client is clipped at the norm that its own budget allows.",
-    paper=PAPER,
-    reads="budgets",
     order=202,
 )
 def idp_fedavg(
@@ -43,19 +42,13 @@ def idp_fedavg(
     # and c_n = c sigma / sigma_n, so that the clips have the mean c
     sigmas = noise_multiplier(finite(population.epsilon), population.delta, rates, rounds, accountant)
     sigma = float(1 / np.mean(1 / sigmas))
-    return Plan(
-        method="idp_fedavg",
-        clients=population.client,
-        phases=(Phase.one_pool(rounds, rates, clip * sigma / sigmas, noise=clip * sigma),),
-        accounting=accounting,
-    )
+    phase = Phase.one_pool(rounds, rates, clip * sigma / sigmas, noise=clip * sigma)
+    return Plan("idp_fedavg", population.client, (phase,), accounting=accounting)
 
 
-@server_noise_method(
+@_registered(
     title="IDP-FedAvg (sampling)",
     idea="One noise and one clip; each client comes as often as its own budget allows.",
-    paper=PAPER,
-    reads="budgets",
     order=203,
 )
 def idp_fedavg_sampling(
@@ -64,10 +57,5 @@ def idp_fedavg_sampling(
     rates, sigma = shared_noise_rates(
         finite(population.epsilon), population.delta, rounds, rate, ACCOUNTANTS[accounting]
     )
-    clips = np.full(len(population), clip)
-    return Plan(
-        method="idp_fedavg_sampling",
-        clients=population.client,
-        phases=(Phase.one_pool(rounds, rates, clips, clip * sigma),),
-        accounting=accounting,
-    )
+    phase = Phase.one_pool(rounds, rates, np.full(len(population), clip), noise=clip * sigma)
+    return Plan("idp_fedavg_sampling", population.client, (phase,), accounting=accounting)

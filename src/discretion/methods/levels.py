@@ -7,7 +7,7 @@ import numpy as np
 
 from discretion.accounting import gaussian
 from discretion.arrays import Floats, Ints
-from discretion.methods.details import Details
+from discretion.methods.registry import Details
 from discretion.methods.solvers.incentives import Game, equilibrium, price_of_anarchy, welfare
 from discretion.plan.population import Population
 
@@ -40,15 +40,13 @@ def game_of(population: Population, rounds: int, rate: float) -> tuple[Game, Int
     """
     rho = first_levels(population, rounds, rate)
     weight = population.traits.get("privacy_weight", np.full(len(population), 0.5))
-    kinds = np.stack([rho, weight, population.size])
-    order = np.lexsort(kinds[::-1])
-    picked = order
-    if len(order) > PLAYERS:
-        picked = order[np.linspace(0, len(order) - 1, PLAYERS).round().astype(np.int64)]
-    cohort = min(max(1, round(rate * len(picked))), len(picked))
-    game = Game(rho[picked], weight[picked], kinds[2, picked], rounds, cohort)
+    order = np.lexsort([population.size, weight, rho])
+    players = min(len(order), PLAYERS)
+    picked = order[np.linspace(0, len(order) - 1, players).round().astype(np.int64)]
+    cohort = min(max(1, round(rate * players)), players)
+    game = Game(rho[picked], weight[picked], rounds, cohort)
     player = np.empty(len(order), dtype=np.int64)
-    player[order] = np.arange(len(order)) * len(picked) // len(order)
+    player[order] = np.arange(len(order)) * players // len(order)
     return game, player
 
 
@@ -57,7 +55,7 @@ def explain(population: Population, parameters: Mapping[str, Any]) -> Details:
     game, _ = game_of(population, parameters["rounds"], parameters["rate"])
     found = equilibrium(game, parameters["reward"])
     low, median, high = np.quantile(found.rho, (0.1, 0.5, 0.9), axis=1)
-    report, worth = found.report, welfare(game, found.rho, found.reward)
+    worth, price = (measure(game, found.rho, found.reward) for measure in (welfare, price_of_anarchy))
     return Details(
         rounds={
             "Privacy level (rho) of an upload, as played in the game": {
@@ -72,14 +70,12 @@ def explain(population: Population, parameters: Mapping[str, Any]) -> Details:
             },
         },
         numbers={
-            "iterations of the search": report.iterations,
-            "largest gap between the mean expected and the mean played": report.gap,
-            "an equilibrium was found (1: yes, 0: no)": float(report.converged),
-            "largest share of its utility that a client gives up": float(report.regret.max()),
-            "share of clients that could gain more than 1 %": report.exploitable,
+            "iterations of the search": found.iterations,
+            "largest gap between the mean expected and the mean played": found.gap,
+            "an equilibrium was found (1: yes, 0: no)": float(found.converged),
+            "largest share of its utility that a client gives up": float(found.regret.max()),
+            "share of clients that could gain more than 1 %": found.exploitable,
             "social welfare, for each client and round": worth / found.rho.size,
-            "price of anarchy (1: as good as planned for all)": price_of_anarchy(
-                game, found.rho, found.reward
-            ),
+            "price of anarchy (1: as good as planned for all)": price,
         },
     )

@@ -1,23 +1,25 @@
 """Parameters of methods: how an annotation declares type, bounds and meaning, and annotations in common."""
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from discretion.plan import plan
+from discretion.errors import ConfigError
+from discretion.plan import plan as plans
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Part = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 
 Rounds = Annotated[Count, Field(description="rounds of training")]
 Accounting = Annotated[
-    plan.Accounting,
+    plans.Accounting,
     Field(description="noise by exact accounting (tight) or by the paper's own formula (paper)"),
 ]
 
@@ -27,12 +29,10 @@ MeanRate = Annotated[Share, Field(description="mean of the clients' rates")]
 UpdateClip = Annotated[Positive, Field(description="bound on an update's norm (clipping norm)")]
 Groups = Annotated[Count, Field(description="groups of like budgets, at most")]
 Average = Annotated[
-    float,
+    Part,
     Field(
-        ge=0,
-        lt=1,
         description="the result is a mean of the models after each round, in which each model counts this "
-        "many times as much as the next; 0: the last model",
+        "many times as much as the next; 0: the last model"
     ),
 ]
 
@@ -47,7 +47,8 @@ Reward = Annotated[Positive, Field(description="reward for each unit of privacy 
 Seed = Annotated[int, Field(ge=0, description="seed of the draws")]
 
 KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-BOUNDS = {Gt: ("gt", "above"), Ge: ("ge", "at least"), Lt: ("lt", "below"), Le: ("le", "at most")}
+REFUSED: dict[Any, tuple[type, ...]] = {bool: (str,), int: (str, bool), float: (str, bool)}
+BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}  # attributes of annotated_types
 
 
 @dataclass(frozen=True)
@@ -80,20 +81,30 @@ class MethodParameter:
         bounds = [
             f"{words} {getattr(bound, attribute):g}"
             for bound in self._field.metadata
-            for known, (attribute, words) in BOUNDS.items()
-            if isinstance(bound, known)
+            for attribute, words in BOUNDS.items()
+            if hasattr(bound, attribute)
         ]
         return ", ".join(filter(None, [KINDS.get(kind, str(kind)) if kind else "", " and ".join(bounds)]))
 
     def accepts(self, value: Any) -> bool:
         """Return whether a value has the type and keeps the bounds; a text or a truth value is no number."""
-        kind = self._field.annotation
-        if (kind in (int, float) and isinstance(value, str | bool)) or (
-            kind is bool and isinstance(value, str)
-        ):
+        if isinstance(value, REFUSED.get(self._field.annotation, ())):
             return False
         try:
             TypeAdapter(self.annotation, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
         except ValidationError:
             return False
         return True
+
+
+def parameters_of(plan: Callable[..., Any], method: str) -> dict[str, MethodParameter]:
+    """Return what a planning function takes besides the population, by name; all of it must have types."""
+    taken = list(inspect.signature(plan).parameters.values())[1:]
+    hints = get_type_hints(plan, include_extras=True)
+    for each in taken:
+        if each.name not in hints or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            raise ConfigError(
+                f"{method}: parameter {each} has no type, or is not a single parameter; expected "
+                f"a function of the population and of annotated parameters: {each.name}: float"
+            )
+    return {each.name: MethodParameter(each.name, hints[each.name], each.default) for each in taken}

@@ -96,12 +96,9 @@ def whole_gaussian(epsilon: Floats, delta: Floats, count: Ints) -> Floats:
 
 def multipliers(population: Population, count: Ints, batch: float) -> Floats:
     """Return (N,) noise multipliers of `count` steps on batches; 0 for public clients."""
-    private = np.isfinite(population.epsilon)
-    out = np.zeros(len(population))
-    rates = np.full(int(private.sum()), batch)
-    out[private] = noise_multiplier(
-        population.epsilon[private], population.delta[private], rates, np.maximum(count[private], 1)
-    )
+    private, out = np.isfinite(population.epsilon), np.zeros(len(population))
+    epsilon, delta = population.epsilon[private], population.delta[private]
+    out[private] = noise_multiplier(epsilon, delta, batch, np.maximum(count[private], 1))
     return out
 
 
@@ -120,9 +117,7 @@ def own_phases(
     `steps` noisy steps on batches of the client's records; `read` is the (N,) noise of a statistic of them.
     """
     rounds, clients = turns.shape
-    one, pool, clips = (
-        frozen(column) for column in (np.ones(clients), np.arange(clients), np.full(clients, clip))
-    )
+    one, pool, clips = map(frozen, (np.ones(clients), np.arange(clients), np.full(clients, clip)))
     batches = None if batch is None else frozen(np.full(clients, batch))
     reads = None if read is None else frozen(read)
 

@@ -16,9 +16,8 @@ from pydantic import Field
 from discretion.methods.gdpfed import gdpfed
 from discretion.methods.parameters import Accounting, Count, Groups, Rate, Rounds, UpdateClip
 from discretion.methods.registry import secure_sum_method
+from discretion.plan import Plan, Population
 from discretion.plan.combine import SUM, Combine
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
 
 
 @secure_sum_method(

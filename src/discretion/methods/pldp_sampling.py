@@ -12,25 +12,25 @@ appendix's factor s_i nothing is known but its name, and it is taken as 1.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from discretion.arrays import Floats
-from discretion.methods.details import Details
 from discretion.methods.papers import appendix as paper
 from discretion.methods.parameters import Accounting, Count, DrawRate, Positive, Rounds, Seed, Share
 from discretion.methods.parts import cohort_of, draw, finite, multipliers, own_phases, shares, whole_gaussian
-from discretion.methods.registry import record_method
+from discretion.methods.registry import Details, record_method, record_plan
 from discretion.methods.solvers import adaptive_sampling as problem
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.plan import Plan, Population
 
 UPDATE = 1.0  # mean square of an update, in units of the clip: not known before training, and at most this
 SLACK = 0.5  # delta'' and delta''' of the paper, as shares of delta
 
 Perturb = Literal["gradient", "output"]
+output_plan = partial(Plan, adjacency="replace", noise_at="clients", promise="server")
 
 
 def explain(population: Population, parameters: Mapping[str, Any]) -> Details:
@@ -79,17 +79,11 @@ def pldp_sampling(
     else:
         sigma = 2 * whole_gaussian(epsilon, delta, turns.sum(axis=0))
     weight = shares(population) / q / cohort
-    return Plan(
-        method="pldp_sampling",
-        clients=population.client,
-        phases=own_phases(
-            turns, clip, clip * sigma, weight, batch if by_step else None, steps if by_step else 1
-        ),
-        adjacency="add_remove" if by_step else "replace",
-        noise_at="steps" if by_step else "clients",
-        promise="server",
-        accounting=accounting,
-    )
+    if by_step:
+        phases = own_phases(turns, clip, clip * sigma, weight, batch, steps)
+        return record_plan("pldp_sampling", population.client, phases, accounting=accounting)
+    phases = own_phases(turns, clip, clip * sigma, weight)
+    return output_plan("pldp_sampling", population.client, phases, accounting=accounting)
 
 
 def probabilities(population: Population, cohort: int, rounds: int, paper_mode: bool) -> Floats:

@@ -12,23 +12,22 @@ second time. In paper mode noise is (6) with V_k of (7), and clients are chosen 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from discretion.arrays import Floats, Ints
 from discretion.methods import parameters as given
-from discretion.methods.details import Details
 from discretion.methods.papers import xu_zhang as paper
 from discretion.methods.parts import cohort_of, draw, multipliers, own_phases, shares
-from discretion.methods.registry import record_method
+from discretion.methods.registry import Details, record_method, record_plan
 from discretion.methods.solvers import selection as problem
 from discretion.plan.plan import Accounting, Plan
 from discretion.plan.population import Population
 
 FLATTEST = 1e-3  # least growth of the noise variance with the turns, relative
-PAPER = "Xu, Zhang and Huang 2025"
+selection_method = partial(record_method, paper="Xu, Zhang and Huang 2025", reads="budgets and sizes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,14 +90,8 @@ class PlannedDraws:
             sigma = multipliers(clients, count * self.steps, self.batch)
         if weight is None:
             weight = np.full(len(clients), 1 / self.cohort)
-        return Plan(
-            method="privacy_aware",
-            clients=clients.client,
-            phases=own_phases(turns, clip, clip * sigma, weight, self.batch, self.steps),
-            noise_at="steps",
-            promise="server",
-            accounting=self.accounting,
-        )
+        phases = own_phases(turns, clip, clip * sigma, weight, self.batch, self.steps)
+        return record_plan("privacy_aware", clients.client, phases, accounting=self.accounting)
 
     def _paper_variance(self) -> Floats:
         clients = self.population
@@ -111,11 +104,9 @@ def explain(population: Population, parameters: Mapping[str, Any]) -> Details:
     return Details(chance=PlannedDraws.of(population, parameters).probabilities(parameters["tradeoff"]))
 
 
-@record_method(
+@selection_method(
     title="Privacy-aware selection",
     idea="Clients are drawn so that the bias of the draw and the noise that it brings balance.",
-    paper=PAPER,
-    reads="budgets and sizes",
     explain=explain,
     order=400,
 )

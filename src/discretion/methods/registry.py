@@ -3,15 +3,15 @@
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar
 
 from discretion import outside
+from discretion.arrays import Floats
 from discretion.errors import ConfigError, nearest
-from discretion.methods.details import Details
-from discretion.methods.parameters import MethodParameter
+from discretion.methods.parameters import MethodParameter, parameters_of
 from discretion.plan.plan import Adversary, NoiseAt, Plan
 from discretion.plan.population import Population
 
@@ -19,8 +19,23 @@ Planner = Callable[..., Plan]
 Registered = TypeVar("Registered", bound=Planner)
 Protected = Literal["client", "record", "none", "undeclared"]
 
-PACKAGE = "discretion.methods"
-LAST = 1000
+
+@dataclass(frozen=True)
+class Details:
+    """Intermediate results of a method that its plan does not hold: curves, chances and numbers, by name."""
+
+    rounds: Mapping[str, Mapping[str, Floats]] = field(default_factory=dict)  # figures, each of (T,) curves
+    chance: Floats | None = None  # (N,) of each client in one draw
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the details as JSON values."""
+        rounds = {
+            title: {name: curve.tolist() for name, curve in curves.items()}
+            for title, curves in self.rounds.items()
+        }
+        chance = None if self.chance is None else self.chance.tolist()
+        return {"rounds": rounds, "chance": chance, "numbers": dict(self.numbers)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +56,12 @@ class Declaration:
     note: str = ""  # on its parameters
     explain: Callable[[Population, Mapping[str, Any]], Details] | None = None  # takes a plan's parameters
     name: str = ""
-    order: int = LAST  # among all methods; equals are sorted by name
+    order: int = 1000  # among all methods; equals are sorted by name
 
     def __call__(self, plan: Registered) -> Registered:
         """Register a planning function, and return it as it is."""
         own = self.name or plan.__name__
-        if not plan.__module__.startswith(f"{PACKAGE}."):
+        if not plan.__module__.startswith(f"{__package__}."):
             own = f"{plan.__module__}:{own}"
         _registered[plan] = Method(**{**vars(self), "name": own}, plan=plan)
         return plan
@@ -56,6 +71,8 @@ method = Declaration
 server_noise_method = partial(method, unit="client", noise_at="server", promise="clients")
 secure_sum_method = partial(method, unit="client", noise_at="secure_sum", promise="server")
 record_method = partial(method, unit="record", noise_at="steps", promise="server")
+secure_sum_plan = partial(Plan, noise_at="secure_sum", promise="server")
+record_plan = partial(Plan, noise_at="steps", promise="server")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,18 +84,7 @@ class Method(Declaration):
     @cached_property
     def parameters(self) -> dict[str, MethodParameter]:
         """Return what the method takes besides the population, by name."""
-        taken = list(inspect.signature(self.plan).parameters.values())[1:]
-        hints = get_type_hints(self.plan, include_extras=True)
-        for parameter in taken:
-            if parameter.name not in hints or parameter.kind in (
-                parameter.VAR_POSITIONAL,
-                parameter.VAR_KEYWORD,
-            ):
-                raise ConfigError(
-                    f"{self.name}: parameter {parameter} has no type, or is not a single parameter; expected "
-                    f"a function of the population and of annotated parameters: {parameter.name}: float"
-                )
-        return {each.name: MethodParameter(each.name, hints[each.name], each.default) for each in taken}
+        return parameters_of(self.plan, self.name)
 
     def make(self, population: Population, given: Mapping[str, Any]) -> Plan:
         """Return the plan for the population; unknown, missing and refused parameters raise ConfigError."""
@@ -88,8 +94,7 @@ class Method(Declaration):
                     f"{self.name} has no parameter {name!r}.{nearest(name, self.parameters)} "
                     f"It takes {', '.join(self.parameters) or 'none'}."
                 )
-        missing = [name for name, each in self.parameters.items() if each.required and name not in given]
-        if missing:
+        if missing := [name for name, each in self.parameters.items() if each.required and name not in given]:
             raise ConfigError(f"{self.name} needs {', '.join(missing)}: give a value for each")
         for name, value in given.items():
             if not self.parameters[name].accepts(value):
@@ -109,7 +114,7 @@ def discover(folders: Iterable[str]) -> dict[str, Method]:
     """Import every module of the folders of this package; return its methods by name, in their order."""
     for found in pkgutil.iter_modules(folders):
         if not found.ispkg:
-            import_module(f"{PACKAGE}.{found.name}")
+            import_module(f"{__package__}.{found.name}")
     inside = [each for each in _registered.values() if not outside.is_outside(each.name)]
     if twice := {each.name for each in inside if sum(each.name == other.name for other in inside) > 1}:
         raise ImportError(f"expected one method of each name; found several called {', '.join(twice)}")
@@ -118,18 +123,13 @@ def discover(folders: Iterable[str]) -> dict[str, Method]:
 
 def of_function(plan: Planner) -> Method:
     """Return the method that a function was registered as, or else one made from its name and docstring."""
-    if plan in _registered:
-        return _registered[plan]
-    name = f"{plan.__module__}:{plan.__name__}"
-    idea = " ".join((inspect.getdoc(plan) or "").partition("\n\n")[0].split())
-    unknown = "not declared"
-    return Method(
-        name=name,
+    return _registered.get(plan) or Method(
+        name=f"{plan.__module__}:{plan.__name__}",
         plan=plan,
         title=plan.__name__,
-        idea=idea,
-        paper=unknown,
-        reads=unknown,
+        idea=" ".join((inspect.getdoc(plan) or "").partition("\n\n")[0].split()),
+        paper="not declared",
+        reads="not declared",
         unit="undeclared",
         noise_at=None,
         promise=None,

@@ -20,18 +20,14 @@ from pydantic import Field
 from discretion.accounting import noise_multiplier
 from discretion.arrays import distinct
 from discretion.errors import ConfigError
-from discretion.methods.papers.kiani import clips, common_multiplier, set_privacy_params
-from discretion.methods.parameters import Accounting, Count, Positive, Rounds, Share
+from discretion.methods.papers.kiani import Saving, clips, common_multiplier, set_privacy_params
+from discretion.methods.parameters import Accounting, Count, Part, Positive, Rounds, Share
 from discretion.methods.parts import finite, schedule_scale
 from discretion.methods.registry import method
 from discretion.methods.solvers.groups import group
-from discretion.methods.solvers.time_adaptive import assign, checked_saving, noise_shape
-from discretion.plan.phase import Phase
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.methods.solvers.time_adaptive import assign, noise_shape
+from discretion.plan import Phase, Plan, Population
 from discretion.plan.steps import Steps
-
-Transition = Annotated[float, Field(ge=0, lt=1)]
 
 
 @method(
@@ -56,10 +52,10 @@ def spend_as_you_go(
         Share, Field(description="saving rate of the most generous group, as a share of rate")
     ] = 7 / 9,
     transition_low: Annotated[
-        Transition, Field(description="share of the rounds in which the strictest group saves")
+        Part, Field(description="share of the rounds in which the strictest group saves")
     ] = 0.5,
     transition_high: Annotated[
-        Transition, Field(description="share of the rounds in which the most generous group saves")
+        Part, Field(description="share of the rounds in which the most generous group saves")
     ] = 0.5,
     groups: Annotated[Count, Field(description="groups of budgets that save alike, at most")] = 3,
     accounting: Accounting = "tight",
@@ -76,7 +72,7 @@ def spend_as_you_go(
     found = group(epsilon, groups)
     rates = np.linspace(saving_low, saving_high, len(found.size)) * rate
     start = np.linspace(transition_low, transition_high, len(found.size)) * rounds
-    saving = checked_saving(
+    saving = Saving(
         rounds,
         np.full(len(epsilon), rate),
         assign(rates[found.member], epsilon),
@@ -87,23 +83,13 @@ def spend_as_you_go(
         shared = 1.0
     else:
         shape = noise_shape(saving, noise_multiplier(epsilon, delta, saving.rate, rounds))
-        once = np.ones(rounds, dtype=np.int64)
+        schedule = Steps(saving.rates(), shape, np.ones(rounds, dtype=np.int64))
         _, kind = distinct(np.stack([saving.saving_rate, saving.spend_from]))
-        rates = saving.rates()
-        sigma = shape * schedule_scale(
-            epsilon, delta, kind, lambda who: Steps(rates[:, who], shape[:, who], once)
-        )
+        sigma = shape * schedule_scale(epsilon, delta, kind, schedule.of)
         others = min(1, len(population) - 1)
         shared = 1 / math.sqrt(1 - others / len(population))  # one share may be known
-    phases = []
-    for rates, mine in zip(saving.rates()[:, where], sigma[:, where], strict=True):
-        noise = clip * float(common_multiplier(mine)) * shared
-        phases.append(Phase.one_pool(1, rates, clips(mine, clip), noise))
-    return Plan(
-        method="spend_as_you_go",
-        clients=population.client,
-        phases=tuple(phases),
-        noise_at="clients",
-        promise="clients",
-        accounting=accounting,
+    phases = tuple(
+        Phase.one_pool(1, rates, clips(mine, clip), clip * float(common_multiplier(mine)) * shared)
+        for rates, mine in zip(saving.rates()[:, where], sigma[:, where], strict=True)
     )
+    return Plan("spend_as_you_go", population.client, phases, noise_at="clients", accounting=accounting)

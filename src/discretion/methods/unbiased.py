@@ -6,29 +6,27 @@ al., "Tackling system and statistical heterogeneity", INFOCOM 2022 (`unbiased_co
 Departs from the paper where privacy-aware selection does, and for the same reasons.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from discretion.arrays import Floats
-from discretion.methods.details import Details
 from discretion.methods.parameters import Accounting, Batch, DrawRate, RecordClip, Rounds, Seed, Steps
 from discretion.methods.parts import draw, finite, shares
-from discretion.methods.privacy_aware import PAPER, PlannedDraws
-from discretion.methods.registry import record_method
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.methods.privacy_aware import PlannedDraws, selection_method
+from discretion.methods.registry import Details
+from discretion.plan import Plan, Population
 
-By = Literal["privacy", "epsilon", "uniform"]
+By = Annotated[
+    Literal["privacy", "epsilon", "uniform"],
+    Field(description="draw as privacy-aware selection (privacy), in proportion to epsilon, or uniformly"),
+]
 
 
-@record_method(
+@selection_method(
     title="Unbiased selection",
     idea="Clients are drawn by their share of the data.",
-    paper=PAPER,
-    reads="budgets and sizes",
     explain=lambda population, _: Details(chance=shares(population)),
     order=401,
 )
@@ -46,17 +44,12 @@ def unbiased(
     return made.plan(draw(shares(population), made.cohort, rounds, seed), clip)
 
 
-def explain_compensated(population: Population, parameters: Mapping[str, Any]) -> Details:
-    """Return the chances of a draw."""
-    return Details(chance=_chances(PlannedDraws.of(population, parameters), parameters["by"]))
-
-
-@record_method(
+@selection_method(
     title="Compensated selection",
     idea="Clients are drawn by privacy, and weighted so that each counts for its share of the data.",
-    paper=PAPER,
-    reads="budgets and sizes",
-    explain=explain_compensated,
+    explain=lambda population, given: Details(
+        chance=_chances(PlannedDraws.of(population, given), given["by"])
+    ),
     order=402,
 )
 def unbiased_compensated(
@@ -66,12 +59,7 @@ def unbiased_compensated(
     clip: RecordClip,
     steps: Steps = 5,
     batch: Batch = 0.1,
-    by: Annotated[
-        By,
-        Field(
-            description="draw as privacy-aware selection (privacy), in proportion to epsilon, or uniformly"
-        ),
-    ] = "privacy",
+    by: By = "privacy",
     seed: Seed = 0,
     accounting: Accounting = "tight",
 ) -> Plan:

@@ -9,7 +9,9 @@ parameters sees sqrt(d) times the noise: the same factor for every plan.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -39,11 +41,10 @@ def noise_to_signal(plan: Plan, population: Population) -> tuple[float, float]:
         Neither changes if all clips and noises are multiplied by one factor.
         For T equal rounds, the ratio of the run is the ratio of a round over sqrt(T).
     """
-    parts = [round_noise(phase, population) for phase in plan.phases]
-    last = next((noise / signal for noise, signal in reversed(parts) if signal > 0), math.inf)
-    rounds = [phase.rounds for phase in plan.phases]
-    noise = math.sqrt(sum(count * part[0] ** 2 for count, part in zip(rounds, parts, strict=True)))
-    signal = sum(count * part[1] for count, part in zip(rounds, parts, strict=True))
+    parts = [(phase.rounds, *round_noise(phase, population)) for phase in plan.phases]
+    last = next((noise / signal for _, noise, signal in reversed(parts) if signal > 0), math.inf)
+    noise = math.sqrt(sum(rounds * noise**2 for rounds, noise, _ in parts))
+    signal = sum(rounds * signal for rounds, _, signal in parts)
     return last, noise / signal if signal > 0 else math.inf
 
 
@@ -63,18 +64,13 @@ def round_noise(phase: Phase, population: Population) -> tuple[float, float]:
 def options(
     make: Callable[[float, int], Plan], population: Population, rate: float, rounds: int
 ) -> list[Option]:
-    """Return alternatives with other sampling rates and rounds, all within every budget.
-
-    Plans that `make` refuses are left out.
-    """
+    """Return alternatives with other sampling rates and rounds, without plans that `make` refuses."""
     rates = sorted({min(1.0, rate * factor) for factor in FACTORS})
+    counts = sorted({max(1, round(rounds * factor)) for factor in ROUND_FACTORS})
     found = []
-    for chosen in rates:
-        for count in sorted({max(1, round(rounds * factor)) for factor in ROUND_FACTORS}):
-            try:
-                plan = make(chosen, count)
-            except DiscretionError:
-                continue
+    for chosen, count in product(rates, counts):
+        with suppress(DiscretionError):
+            plan = make(chosen, count)
             found.append(Option(chosen, count, plan.cohort, *noise_to_signal(plan, population)))
     return found
 

@@ -55,21 +55,16 @@ def _shares(terms: list[str]) -> tuple[list[str], Floats]:
     return list(values), total / total.sum()
 
 
-def _counts(shares: Floats, clients: int) -> np.ndarray:
-    """Return whole numbers that sum to `clients` and are nearest to the shares (largest remainder)."""
-    exact = shares * clients
-    counts = np.floor(exact).astype(np.int64)
-    largest = np.argsort(counts - exact, kind="stable")[: clients - counts.sum()]
-    counts[largest] += 1
-    return counts
-
-
 def _groups(terms: list[str], clients: int, rng: np.random.Generator) -> Floats:
     values, shares = _shares(terms)
     budgets = np.array([float(value) for value in values])
     if not (budgets > 0).all():
         raise ValueError(f"found epsilons {', '.join(values)}, expected numbers above 0")
-    return rng.permutation(np.repeat(budgets, _counts(shares, clients)))
+    exact = shares * clients
+    counts = np.floor(exact).astype(np.int64)
+    largest = np.argsort(counts - exact, kind="stable")[: clients - counts.sum()]
+    counts[largest] += 1  # the clients that are left go to the largest remainders
+    return rng.permutation(np.repeat(budgets, counts))
 
 
 def _uniform(terms: list[str], clients: int, rng: np.random.Generator) -> Floats:

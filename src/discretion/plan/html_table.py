@@ -1,7 +1,12 @@
-"""Small HTML tables, which notebooks show for plans, populations and certificates."""
+"""How plans, populations, certificates and runs are shown: in one line, or as a table in a notebook."""
 
 from collections.abc import Mapping
 from html import escape
+
+
+def one_line(what: str, facts: Mapping[str, object]) -> str:
+    """Return a short `repr`: the facts, one after the other."""
+    return f"<{what} {', '.join(f'{name} {value}' for name, value in facts.items())}>"
 
 
 def html_table(caption: str, rows: Mapping[str, object]) -> str:

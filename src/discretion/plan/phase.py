@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from discretion.arrays import Floats, Ints
+from discretion.arrays import Floats, Ints, distinct
 from discretion.errors import PlanError
 
 WHOLE = 1e-6  # how far the expected size of a fixed-size sample may be from a whole number
@@ -37,34 +37,25 @@ class Phase:
 
     def __post_init__(self) -> None:
         """Check every field, and keep read-only copies."""
-        clients, pools = np.shape(self.rate), np.shape(self.noise)
-        columns = (self.clip, self.pool, self.turns, self.batch, self.read)
-        shaped = len(clients) == 1 and all(c is None or np.shape(c) == clients for c in columns)
-        shapes = str([np.shape(column) for column in (self.rate, *columns) if column is not None])
+        rate, clip, noise, pool, weight = self.rate, self.clip, self.noise, self.pool, self.weight
+        columns = (rate, clip, pool, self.turns, self.batch, self.read)
+        shapes, pools = [np.shape(c) for c in columns if c is not None], [np.shape(noise), np.shape(weight)]
+        known, last = f"from {SMALLEST:g} to {LARGEST:g}", np.size(noise) - 1
+        numbered = (pool >= 0) & (pool <= last) & (pool == np.floor(pool))
         rules: list[Rule] = [
-            *(
-                (f"{name} must be a whole number, at least 1", count >= 1 and count % 1 == 0, count)
-                for name, count in (("rounds", self.rounds), ("steps", self.steps))
-            ),
-            ("rate, clip, pool, turns, batch and read must have one entry for each client", shaped, shapes),
+            ("rounds must be a whole number, at least 1", whole(self.rounds, 1), self.rounds),
+            ("steps must be a whole number, at least 1", whole(self.steps, 1), self.steps),
             (
-                "noise and weight must have one entry for each pool",
-                len(pools) == 1 and np.shape(self.weight) == pools,
-                str([pools, np.shape(self.weight)]),
+                "rate, clip, pool, turns, batch and read must have one entry for each client",
+                _one_length(shapes),
+                str(shapes),
             ),
-            ("rate must lie between 0 and 1", (self.rate >= 0) & (self.rate <= 1), self.rate),
-            (
-                f"clip must be 0, infinite, or from {SMALLEST:g} to {LARGEST:g}",
-                _drawable(self.clip) | (self.clip == np.inf),
-                self.clip,
-            ),
-            (f"noise must be 0, or from {SMALLEST:g} to {LARGEST:g}", _drawable(self.noise), self.noise),
-            (
-                f"pool must be the whole number of a pool with noise, from 0 to {np.size(self.noise) - 1}",
-                (self.pool >= 0) & (self.pool < np.size(self.noise)) & (self.pool == np.floor(self.pool)),
-                self.pool,
-            ),
-            ("weight must be finite", np.isfinite(self.weight), self.weight),
+            ("noise and weight must have one entry for each pool", _one_length(pools), str(pools)),
+            ("rate must lie between 0 and 1", (rate >= 0) & (rate <= 1), rate),
+            (f"clip must be 0, infinite, or {known}", _drawable(clip) | (clip == np.inf), clip),
+            (f"noise must be 0, or {known}", _drawable(noise), noise),
+            (f"pool must be the whole number of a pool with noise, from 0 to {last}", numbered, pool),
+            ("weight must be finite", np.isfinite(weight), weight),
         ]
         check("phase", rules)
         check("phase", self._rules_of_turns())
@@ -108,13 +99,10 @@ class Phase:
     @property
     def drawn_alike(self) -> bool:
         """Whether fixed-size sampling is possible: equal rates and clips in a pool, and a whole number."""
-        alike = self.turns is None and self.batch is None
-        for column in (self.rate, self.clip):
-            most = np.zeros(len(self.noise))
-            np.maximum.at(most, self.pool, column)
-            alike &= bool((column == most[self.pool]).all())
+        kinds, _ = distinct(np.stack([self.pool, self.rate, self.clip]))
         mean = np.bincount(self.pool, self.rate, len(self.noise))
-        return alike and bool((np.abs(mean - self.drawn) < WHOLE).all())
+        alike = len(kinds[0]) == len(np.unique(self.pool)) and (np.abs(mean - self.drawn) < WHOLE).all()
+        return self.turns is None and self.batch is None and bool(alike)
 
     @property
     def drawn(self) -> Floats:
@@ -148,10 +136,9 @@ class Phase:
 
     def columns(self) -> dict[str, Floats | Ints]:
         """Return the columns in which clients may differ, apart from public turns."""
-        own: dict[str, Floats | Ints] = {"noise": self.noise, "weight": self.weight}
-        columns = {"rate": self.rate, "clip": self.clip, **(own if self.own_pools else {"pool": self.pool})}
-        extra = {"batch": self.batch, "read": self.read}
-        return columns | {name: column for name, column in extra.items() if column is not None}
+        pools = ("noise", "weight") if self.own_pools else ("pool",)
+        columns = {name: getattr(self, name) for name in ("rate", "clip", *pools, "batch", "read")}
+        return {name: column for name, column in columns.items() if column is not None}
 
     @classmethod
     def one_pool(cls, rounds: int, rate: Floats, clip: Floats, noise: float) -> "Phase":
@@ -159,14 +146,8 @@ class Phase:
 
         The divisor is public and fixed, so a client that drops out costs accuracy and never privacy.
         """
-        return cls(
-            rounds=rounds,
-            rate=rate,
-            clip=clip,
-            noise=np.array([noise]),
-            pool=np.zeros(len(rate), dtype=np.int64),
-            weight=np.array([1.0 / rate.sum()]) if rate.any() else np.zeros(1),
-        )
+        pool, weight = np.zeros(len(rate), dtype=np.int64), 1.0 / rate.sum() if rate.any() else 0.0
+        return cls(rounds, rate, clip, np.array([noise]), pool, np.array([weight]))
 
 
 def alike(phases: Sequence[Phase]) -> Ints:
@@ -175,17 +156,11 @@ def alike(phases: Sequence[Phase]) -> Ints:
     Classes are numbered in the order in which they first appear.
     """
     label = np.zeros(len(phases[0].rate), dtype=np.int64)
-    before: Phase | None = None
-    for phase in phases:
+    for before, phase in zip((None, *phases), phases, strict=False):
         if before is None or not phase.treats_as(before):
-            for column in phase.columns().values():
-                value = np.unique(column, return_inverse=True)[1].reshape(-1)
-                label = np.unique(label * (value.max() + 1) + value, return_inverse=True)[1]
-        before = phase
+            label = distinct(np.stack([label, *phase.columns().values()]))[1]
     first = np.unique(label, return_index=True)[1]
-    order = np.empty(len(first), dtype=np.int64)
-    order[np.argsort(first)] = np.arange(len(first))
-    return order[label]
+    return np.argsort(np.argsort(first))[label]
 
 
 def frozen(column: NDArray[Any], kind: type | None = None) -> NDArray[Any]:
@@ -251,7 +226,7 @@ class Clipping:
     quantile: Quantile | None = None
 
     def __post_init__(self) -> None:
-        if not all(length >= 1 and length % 1 == 0 for length in self.layers):
+        if not all(whole(length, 1) for length in self.layers):
             raise PlanError(
                 f"invalid layers: found {self.layers}, expected whole numbers of parameters, at least 1 each"
             )
@@ -259,6 +234,15 @@ class Clipping:
 
 
 FLAT = Clipping()
+
+
+def whole(number: float, least: int) -> bool:
+    """Return whether a number is whole and not below `least`."""
+    return number >= least and number % 1 == 0
+
+
+def _one_length(shapes: Sequence[tuple[int, ...]]) -> bool:
+    return len(shapes[0]) == 1 and len(set(shapes)) == 1
 
 
 def _drawable(size: Floats) -> NDArray[np.bool_]:

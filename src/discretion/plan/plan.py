@@ -17,8 +17,8 @@ from discretion.arrays import Floats, Ints
 from discretion.errors import PlanError
 from discretion.plan.combine import SUM, Combine
 from discretion.plan.grid import ROUNDING, Grid
-from discretion.plan.html_table import html_table
-from discretion.plan.phase import FLAT, Clipping, Phase, Rule, alike, check
+from discretion.plan.html_table import html_table, one_line
+from discretion.plan.phase import FLAT, Clipping, Phase, Rule, alike, check, whole
 from discretion.plan.selection_rules import READS, Reading
 from discretion.plan.steps import Adjacency, Steps, Unit
 
@@ -76,20 +76,12 @@ class Plan:
         words = {f.name: get_args(f.type) for f in fields(self) if get_origin(f.type) is Literal}
         return [
             *(
-                (
-                    f"{name} must be one of {', '.join(known)}",
-                    getattr(self, name) in known,
-                    getattr(self, name),
-                )
+                (f"{name} must be one of {', '.join(known)}", vars(self)[name] in known, vars(self)[name])
                 for name, known in words.items()
             ),
             ("a plan must have clients with different names", 0 < len(names) == len(set(names)), len(names)),
             ("parameters must be finite", all(finite.values()), dict(self.parameters)),
-            (
-                "colluding must be a whole number, at least 0",
-                self.colluding >= 0 and self.colluding % 1 == 0,
-                self.colluding,
-            ),
+            ("colluding must be a whole number, at least 0", whole(self.colluding, 0), self.colluding),
             (
                 "dropout must be at least 0 and below 1, and 0 unless noise_at is secure_sum",
                 0 <= self.dropout < most,
@@ -99,20 +91,14 @@ class Plan:
 
     def _rules_of_phases(self) -> list[Rule]:
         phases, noise_at, read = self.phases, self.noise_at, self.reading is not None
-        whole = not self.clipping.layers and not any(phase.own_pools for phase in phases)
+        count, lengths = len(self.clients), [len(phase.rate) for phase in phases]
+        by_steps = all((phase.batch is not None) == (noise_at == "steps") for phase in phases)
+        pooled = not self.clipping.layers and not any(phase.own_pools for phase in phases)
         once = all((phase.releases <= 1).all() for phase in phases)
         return [
             ("a plan must have at least one phase", bool(phases), "none"),
-            (
-                f"every phase must have one entry for each of {len(self.clients)} clients",
-                all(len(phase.rate) == len(self.clients) for phase in phases),
-                [len(phase.rate) for phase in phases],
-            ),
-            (
-                "noise_at must be steps exactly where the phases have batches of records",
-                all((phase.batch is not None) == (noise_at == "steps") for phase in phases),
-                noise_at,
-            ),
+            (f"every phase must have one entry for each of {count} clients", {*lengths} <= {count}, lengths),
+            ("noise_at must be steps exactly where the phases have batches of records", by_steps, noise_at),
             (
                 "adaptive clipping (a quantile) needs noise_at server, no grid, and at most one turn of a "
                 "client in a round",
@@ -121,7 +107,7 @@ class Plan:
             ),
             (
                 "a grid needs noise_at server, flat clipping, and pools of several clients",
-                self.grid is None or (noise_at == "server" and whole),
+                self.grid is None or (noise_at == "server" and pooled),
                 f"noise_at {noise_at}, layers {self.clipping.layers}",
             ),
             (
@@ -145,8 +131,7 @@ class Plan:
         ]
 
     def __repr__(self) -> str:
-        facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
-        return f"<Plan {self.method}: {facts}>"
+        return one_line(f"Plan {self.method}:", self._facts())
 
     def _repr_html_(self) -> str:
         return html_table(f"Plan: {self.method}", self._facts() | dict(self.parameters))
@@ -294,22 +279,16 @@ class Plan:
         """
         left = self.rounds if rounds is None else rounds
         rows: list[tuple[Floats, Floats, Ints]] = []
-        priced: Phase | None = None
-        for phase in self.phases:
+        for before, phase in zip((None, *self.phases), self.phases, strict=False):
             done = min(left, phase.rounds)
             if done <= 0:
                 break
             left -= done
-            parts = [
-                (rate, multiplier, done * count) for rate, multiplier, count in self.parts(phase, against)
-            ]
-            if priced is not None and phase.treats_as(priced):
-                before = rows[-len(parts) :]
-                del rows[-len(parts) :]
-                pairs = zip(before, parts, strict=True)
-                parts = [(rate, multiplier, old + new) for (rate, multiplier, old), (_, _, new) in pairs]
-            rows += parts
-            priced = phase
+            parts = self.parts(phase, against)
+            if before is None or not phase.treats_as(before):
+                rows += [(rate, multiplier, np.zeros_like(count)) for rate, multiplier, count in parts]
+            for (_, _, total), (_, _, count) in zip(rows[-len(parts) :], parts, strict=True):
+                total += done * count
         if not rows:
             return Steps.none(len(self.clients))
         rate, multiplier, count = (np.array(column) for column in zip(*rows, strict=True))

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from discretion.arrays import Floats, Ints, distinct
 from discretion.errors import PopulationError
-from discretion.plan.html_table import html_table, span
+from discretion.plan.html_table import html_table, one_line, span
 
 COLUMNS = ("client", "epsilon", "delta", "size")
 MOST_CLASSES = 8
@@ -91,8 +91,7 @@ class Population:
         return len(self.client)
 
     def __repr__(self) -> str:
-        facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
-        return f"<Population {facts}>"
+        return one_line("Population", self._facts())
 
     def _repr_html_(self) -> str:
         return html_table("Population", self._facts() | {"traits": ", ".join(self.traits) or "none"})
@@ -117,20 +116,13 @@ class Population:
             array = np.asarray(value, dtype=np.float64)
             return np.full(len(budgets), array) if array.ndim == 0 else array
 
-        return cls(
-            client=tuple(f"c{i}" for i in range(len(budgets))),
-            epsilon=budgets,
-            delta=for_each(delta),
-            size=for_each(size),  # type: ignore[arg-type]  # checked to be whole, then made integers
-            traits=dict(traits or {}),
-        )
+        names = tuple(f"c{i}" for i in range(len(budgets)))
+        sizes: Any = for_each(size)  # checked to be whole, then made integers
+        return cls(names, budgets, for_each(delta), sizes, dict(traits or {}))
 
     @classmethod
     def from_csv(cls, path: Path | str) -> "Population":
-        """Read the columns client, epsilon, delta and size, and any further numeric columns as traits.
-
-        Raise `PopulationError` with the line numbers of all bad rows.
-        """
+        """Read `COLUMNS` and, as traits, all other columns; raise `PopulationError` with every bad row."""
         try:
             with Path(path).open(encoding="utf-8-sig", newline="") as file:
                 return _parse(file, str(path))
@@ -167,10 +159,8 @@ class Population:
         kinds, index = distinct(np.stack([self.epsilon, self.delta]))
         budgets, one_delta = kinds.T, bool((self.delta == self.delta[0]).all())
         if len(budgets) <= MOST_CLASSES:
-            names = _budget_names(budgets, one_delta, digits=6)
-            if len(set(names)) < len(names):  # too few digits to tell them apart
-                names = _budget_names(budgets, one_delta, digits=17)
-            return names, index
+            tries = (_budget_names(budgets, one_delta, digits) for digits in (6, 17))  # 17 tell all apart
+            return next(names for names in tries if len(set(names)) == len(names)), index
         rank = np.argsort(np.argsort(self.epsilon, kind="stable"), kind="stable")
         index = rank * MOST_CLASSES // len(self)
         members = [self.epsilon[index == k] for k in range(MOST_CLASSES)]

@@ -1,7 +1,7 @@
 """Gaussian steps: a client's privacy cost as an accountant sees it."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from discretion.plan.phase import Rule, check
 
 Unit = Literal["client", "record"]  # unit of privacy: all data of a client, or each of its records
 Adjacency = Literal["add_remove", "replace"]  # neighbours have one unit more or less, or one replaced
+COLUMNS = ("rate", "multiplier", "count")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +64,7 @@ class Steps:
 
     def of(self, clients: Ints) -> "Steps":
         """Return the steps of these clients only."""
-        mine = {name: getattr(self, name)[:, clients] for name in ("rate", "multiplier", "count")}
-        return replace(self, **mine)
+        return replace(self, **{name: getattr(self, name)[:, clients] for name in COLUMNS})
 
     def then(self, later: "Steps") -> "Steps":
         """Return these steps and the later ones together."""
@@ -73,12 +73,10 @@ class Steps:
                 f"found steps of unit {self.unit} ({self.adjacency}) and of unit {later.unit} "
                 f"({later.adjacency}), which do not add up: keep an account for each"
             )
-        return replace(
-            self if len(self) else later,
-            rate=np.concatenate([self.rate, later.rate]),
-            multiplier=np.concatenate([self.multiplier, later.multiplier]),
-            count=np.concatenate([self.count, later.count]),
-        )
+        both: dict[str, Any] = {
+            name: np.concatenate([getattr(self, name), getattr(later, name)]) for name in COLUMNS
+        }
+        return replace(self if len(self) else later, **both)
 
     @classmethod
     def none(cls, clients: int) -> "Steps":

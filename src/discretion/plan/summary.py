@@ -13,11 +13,7 @@ Coming = Literal["public", "poisson", "fixed_size"]  # turns drawn in advance; e
 
 @dataclass(frozen=True)
 class Treatment:
-    """What a plan does to each client over its rounds.
-
-    The rows of (2, N) arrays are the least and the most over the rounds; NaN for clients that never take
-    part.
-    """
+    """What a plan does to each client; (2, N): least and most over its rounds, NaN if it never takes part."""
 
     public: bool  # turns were drawn when planning; else they are secret
     coming: Coming  # what decides who takes part

@@ -70,14 +70,10 @@ def rounded_gaussian(size: int, sigma: float, draw: Draw) -> Ints:
         noise multiplier sigma / sensitivity holds, by any accountant, and under Poisson sampling too.
         The variance is about sigma² + 1/12.
     """
-    _check(sigma)
-    if sigma == 0:
-        return np.zeros(size, dtype=np.int64)
     exponent = math.frexp(sigma)[1] - SPLIT
-    table = _table(math.ldexp(sigma, -exponent))
 
     def batch(count: int) -> Ints:
-        step, fraction, negative = _pairs(count, table, 64, draw)
+        step, fraction, negative = _pairs(count, _table(math.ldexp(sigma, -exponent)), 64, draw)
         if exponent >= 0:
             half_units = (fraction >> np.uint64(63 - exponent)).view(np.int64)
             whole = (step << exponent) + ((half_units + 1) >> 1)
@@ -86,7 +82,7 @@ def rounded_gaussian(size: int, sigma: float, draw: Draw) -> Ints:
             whole = (step + (1 << (shift - 1))) >> shift
         return np.where(negative, -whole, whole)
 
-    return _fill(np.empty(size, dtype=np.int64), batch)
+    return _integers(size, sigma, batch)
 
 
 def discrete_gaussian(size: int, sigma: float, draw: Draw) -> Ints:
@@ -113,21 +109,16 @@ def discrete_gaussian(size: int, sigma: float, draw: Draw) -> Ints:
         used for this sampler; for `rounded_gaussian` it may.
         Not covered: noise that several clients add in parts, whose sum is no discrete Gaussian.
     """
-    _check(sigma)
-    if sigma == 0:
-        return np.zeros(size, dtype=np.int64)
     exponent = max(0, math.frexp(sigma)[1] - SPLIT)
-    table = _table(math.ldexp(sigma, -exponent))
 
     def batch(count: int) -> Ints:
-        step, fraction, negative = _pairs(count, table, exponent, draw)
+        step, fraction, negative = _pairs(count, _table(math.ldexp(sigma, -exponent)), exponent, draw)
         whole = step
         if exponent > 0:
             whole = (step << exponent) + (fraction >> np.uint64(64 - exponent)).view(np.int64)
-        signed: Ints = np.where(negative, -whole, whole)[~negative | (whole != 0)]
-        return signed
+        return np.asarray(np.where(negative, -whole, whole)[~negative | (whole != 0)])
 
-    return _fill(np.empty(size, dtype=np.int64), batch)
+    return _integers(size, sigma, batch)
 
 
 def uniform(size: int, draw: Draw) -> Floats:
@@ -197,11 +188,9 @@ def _pairs(count: int, table: _Table, bits: int, draw: Draw) -> tuple[Ints, Word
     chance = np.exp(x * (step + x / 2) * (-1 / table.scale**2))
     distance = _unit(words[1]) - chance
     kept = distance < 0
-    if np.abs(distance).min(initial=1.0) <= MARGIN:
-        for i in np.flatnonzero(np.abs(distance) <= MARGIN):
-            kept[i] = _kept(
-                table.scale, int(step[i]), int(fraction[i]), bits == 64, int(words[1, i]) >> 1, draw
-            )
+    for i in np.flatnonzero(np.abs(distance) <= MARGIN):
+        coin = int(words[1, i]) >> 1
+        kept[i] = _kept(table.scale, int(step[i]), int(fraction[i]), bits == 64, coin, draw)
     return step[kept], fraction[kept], negative[kept]
 
 
@@ -260,8 +249,10 @@ def _fill(out: NDArray[Number], batch: Callable[[int], NDArray[Number]]) -> NDAr
     return out
 
 
-def _check(sigma: float) -> None:
+def _integers(size: int, sigma: float, batch: Callable[[int], Ints]) -> Ints:
     if not 0 <= sigma <= LARGEST:
         raise InputError(
             f"noise on a grid cannot be drawn: found standard deviation {sigma}, expected 0 to 2^50 steps"
         )
+    out = np.zeros(size, dtype=np.int64)
+    return out if sigma == 0 else _fill(out, batch)

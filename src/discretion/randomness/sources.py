@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -11,20 +10,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from discretion.arrays import Floats
 from discretion.errors import InputError
 from discretion.randomness import discrete
-from discretion.randomness.streams import Words
-
-
-class Source(Protocol):
-    """Random numbers of one release."""
-
-    def words(self, count: int) -> Words:
-        """Return `count` fresh 64-bit words, every bit a fair coin."""
-
-    def uniform(self, size: int) -> Floats:
-        """Return (size,) numbers from 0 to below 1, for coins."""
-
-    def gaussian(self, size: int, std: float) -> Floats:
-        """Return (size,) Gaussian numbers of standard deviation `std`, in floating point."""
+from discretion.randomness.streams import Purpose, Words, run_stream
 
 
 @dataclass(frozen=True)
@@ -34,12 +20,15 @@ class Seeded:
     rng: np.random.Generator
 
     def words(self, count: int) -> Words:
+        """Return `count` fresh 64-bit words, every bit a fair coin."""
         return self.rng.integers(2**64, size=count, dtype=np.uint64)
 
     def uniform(self, size: int) -> Floats:
+        """Return (size,) numbers from 0 to below 1, for coins."""
         return self.rng.random(size)
 
     def gaussian(self, size: int, std: float) -> Floats:
+        """Return (size,) Gaussian numbers of standard deviation `std`, in floating point."""
         numbers = self.rng.standard_normal(size)
         numbers *= std  # in place: this may be the largest array of a round
         return numbers
@@ -65,6 +54,16 @@ class Cryptographic:
 
     def gaussian(self, size: int, std: float) -> Floats:
         return discrete.gaussian(size, std, self.words)
+
+
+Source = Seeded | Cryptographic  # random numbers of one release
+
+
+def run_source(seed: int | None, run: str, plan: str, round_: int, purpose: Purpose, *counter: int) -> Source:
+    """Return the source for one purpose in a round of a run: seeded or, without a seed, cryptographic."""
+    if seed is None:
+        return Cryptographic()
+    return Seeded(run_stream(seed, purpose, run, plan, round_, *counter))
 
 
 def keystream(key: bytes, start: bytes, count: int) -> Words:

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from discretion.audit import statements
-from discretion.report import officer, operator, overview, page, researcher, wording
+from discretion.report import charts, officer, operator, page, researcher, wording
 from discretion.report.fairness import measure
-from discretion.report.run_group import Group, Verdict, class_names, comparable, group
+from discretion.report.run_group import VERDICTS, Group, Verdict, class_names, comparable, group
 from discretion.runs.read import Run, read_runs
 
 __all__ = ["Summary", "summarise", "write"]
@@ -50,24 +49,24 @@ def write(
     accuracy is not private, and is refused where data may be real.
     """
     groups = group(read_runs(folders))
+    chosen = comparable(groups)
     fairness = measure(groups) if class_accuracy else {}
     text = page.render(
         "report.html",
         title or wording.title(groups),
         READERS,
-        marks=overview.marks(groups),
         lead=re.split(r"(\S+-\S+)", wording.result(groups)),
-        setting=overview.setting(groups),
         groups=groups,
-        classes=class_names(comparable(groups)),
-        verdicts=overview.VERDICTS,
-        notes=overview.notes(groups),
-        operator=operator.sections(groups),
-        officer=officer.sections(groups, out),
-        researcher=researcher.sections(groups, fairness),
-        measured=bool({part.label for part in comparable(groups)} & set(fairness)),
+        chosen=chosen,
+        classes=class_names(chosen),
+        measured={part.label: fairness[part.label] for part in chosen if part.label in fairness},
         secret=any(phase.turns is None for part in groups for phase in part.first.plan.phases),
-        statements=statements,
+        out=out,
+        VERDICTS=VERDICTS,
+        charts=charts,
+        officer=officer,
+        operator=operator,
+        researcher=researcher,
         wording=wording,
     )
     page.write(text, out, "report")

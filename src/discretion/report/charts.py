@@ -1,7 +1,7 @@
 """Charts of a report, as data: groups of runs and plans, over rounds and by budget class."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from discretion.arrays import Floats, Ints
 from discretion.plan.advice import round_noise
 from discretion.plan.plan import Plan
 from discretion.plan.summary import treatment
-from discretion.report import html, numbers
+from discretion.report import numbers
 from discretion.report.chart import SYMBOLS, Chart, Series, Style, categories, linear, logarithmic, rounds
 from discretion.report.run_group import BudgetClass, Group, class_names
 
@@ -20,6 +20,7 @@ HEADROOM = 1.12  # above the budget
 MOST_SHOWN = 2.0  # budgets
 WIDE = 16.0  # what is further apart than this gets a logarithmic axis
 EVERYBODY = Style("--line-strong", "", "solid")
+BUDGET = Style("--ink", "", "dot")
 ALIKE = 1e-3  # relative differences below this cannot be seen
 
 
@@ -52,23 +53,20 @@ class OverTime:
 
 def over_time(plan: Plan, member: Ints) -> OverTime:
     """Return a plan's values by the (N,) classes of its clients; medians of clients with a positive rate."""
-    classes = int(member.max()) + 1
-    ends = np.cumsum([phase.rounds for phase in plan.phases])
-    cohort, rate, clip, multiplier = [], [], [], []
-    for phase in plan.phases:
-        cohort.append(float(phase.expected.sum()))
-        sums = np.bincount(member, phase.expected, minlength=classes)
-        rate.append(sums / np.bincount(member, minlength=classes))
-        clip.append(_medians(phase.clip, phase.rate > 0, member))
-        multiplier.append(_medians(plan.release(phase)[1], phase.rate > 0, member))
+    phases, sizes = plan.phases, np.bincount(member)
     return OverTime(
-        start=np.concatenate([[1], ends[:-1] + 1]),
-        last=int(ends[-1]),
-        cohort=np.array(cohort),
-        rate=np.array(rate),
-        clip=np.array(clip),
-        multiplier=np.array(multiplier),
+        start=_starts(plan),
+        last=plan.rounds,
+        cohort=np.array([phase.expected.sum() for phase in phases]),
+        rate=np.array([np.bincount(member, phase.expected) / sizes for phase in phases]),
+        clip=np.array([_medians(phase.clip, phase.rate > 0, member) for phase in phases]),
+        multiplier=np.array([_medians(plan.release(phase)[1], phase.rate > 0, member) for phase in phases]),
     )
+
+
+def _starts(plan: Plan) -> Ints:
+    """Return the (S,) first rounds of phases."""
+    return 1 + np.cumsum([0, *(phase.rounds for phase in plan.phases[:-1])])
 
 
 def _medians(column: Floats, taking: NDArray[np.bool_], member: Ints) -> Floats:
@@ -99,8 +97,15 @@ def some(epsilon: Floats, size: Ints, most: int) -> Ints:
     return order
 
 
-def class_legend(names: Sequence[str]) -> html.Legend:
-    return html.Legend([(name, look.bare) for name, look in zip(names, class_styles(names), strict=True)])
+Lines = list[tuple[str, Style]]  # of a legend
+
+
+def class_lines(names: Sequence[str]) -> Lines:
+    return [(name, look.bare) for name, look in zip(names, class_styles(names), strict=True)]
+
+
+def method_lines(groups: Iterable[Group], bare: bool = False) -> Lines:
+    return [(part.label, part.look.bare if bare else part.look) for part in groups]
 
 
 def accuracy(groups: Sequence[Group]) -> Chart:
@@ -193,16 +198,17 @@ def decision(groups: Sequence[Group], title: str, values: Mapping[str, Sequence[
     return Chart(tuple(bars), x, linear(title, 0.0, 1.05 * highest, 5), 230)
 
 
-def noise(groups: Sequence[Group]) -> Chart:
-    """Return noise over signal in each round, a line for each method that has noise."""
+def noise(groups: Sequence[Group]) -> Chart | None:
+    """Return noise over signal in each round, a line for each method; None where all of them are level."""
     lines = []
     for part in groups:
         plan, population = part.first.plan, part.first.population
         each = [round_noise(phase, population) for phase in plan.phases]
-        ends = np.cumsum([phase.rounds for phase in plan.phases])
         level = [noise / signal if signal > 0 else math.nan for noise, signal in each]
-        x, y = stretches(np.concatenate([[1], ends[:-1] + 1]), int(ends[-1]), np.array(level))
+        x, y = stretches(_starts(plan), plan.rounds, np.array(level))
         lines.append(Series(part.label, x, y, part.look.bare))
+    if not any(varies(np.array(line.y)) for line in lines):
+        return None
     last = max(part.first.plan.rounds for part in groups)
     highest = max(max(line.y, default=0.0) for line in lines)
     return Chart(tuple(lines), rounds(last, 10), linear("Noise over signal", 0.0, 1.08 * highest, 6), 270)

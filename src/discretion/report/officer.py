@@ -1,4 +1,4 @@
-"""Report sections for data-protection officers: promises, limits, and how to verify them."""
+"""Content of the data-protection officer's tab: promises, limits, and how to verify them."""
 
 import hashlib
 import math
@@ -12,44 +12,17 @@ import numpy as np
 from discretion.accounting import Certificate
 from discretion.audit import statements
 from discretion.plan.plan import ADVERSARIES, Adversary
-from discretion.report import html, numbers
-from discretion.report.run_group import BudgetClass, Group, class_names, comparable
+from discretion.report import numbers
+from discretion.report.run_group import BudgetClass, Group
 from discretion.runs.read import Run
 
+READERS = {name: statements.OBSERVERS[name].capitalize() for name in ADVERSARIES}
 FEW_CLASSES = 4  # are listed one by one
 MOST_REFUSALS = 20  # are listed
 MOST_READABLE = 100.0  # epsilon whose exponential is still worth writing down
 
 
-def sections(groups: Sequence[Group], out: Path) -> dict[str, html.Content]:
-    """Return the contents of each section, by its anchor."""
-    return {
-        "promise": promise(groups),
-        "protection": protection(groups),
-        "limits": limits(groups),
-        "verify": verify(groups, out),
-    }
-
-
-def promise(groups: Sequence[Group]) -> html.Content:
-    """Return what is promised to each budget class, spent and left."""
-    head = ["Budget class", "Clients", "Budget", "Spent", "Left", "At worst, odds of a guess"]
-    parts, aside = [], []
-    for part in groups:
-        heading = html.Named(part.look, (part.label, html.small(_least_kept(part))))
-        if part.verdict in ("none", "broken"):
-            aside.append(html.Tagged("div", heading, "aside"))
-            continue
-        deltas = [run.certificate.delta for run in part.runs]
-        delta = numbers.power(max(float(column.max()) for column in deltas))
-        rows = [_promised(mine, delta) for mine in part.classes]
-        parts.append(html.RowGroup(rows, heading, [None if part.apart else k for k in range(len(rows))]))
-    classes = html.ClassFilter(class_names(comparable(groups)))
-    shown = html.PageTable(head, parts, "treatment promise", "Promise by budget class")
-    return [classes, shown, aside] if parts else aside
-
-
-def _least_kept(part: Group) -> str:
+def least_kept(part: Group) -> str:
     """Return the promise of a method, as the run that keeps least of it has it."""
     run = max(
         part.runs,
@@ -58,87 +31,59 @@ def _least_kept(part: Group) -> str:
     return statements.unproved(run.broken) if run.broken else statements.protection(run.certificate)
 
 
-def _promised(mine: BudgetClass, delta: str) -> list[html.Content]:
-    used, allowed = numbers.spent_of(mine.spent, mine.budget)
-    if math.isinf(mine.budget):
-        return [mine.name, f"{mine.clients:,}", "no limit: public data", used, "–", "–"]
-    left = max(mine.budget - mine.spent, 0.0)
+def delta(part: Group) -> str:
+    return numbers.power(max(float(run.certificate.delta.max()) for run in part.runs))
+
+
+def left(mine: BudgetClass) -> str:
+    rest = max(mine.budget - mine.spent, 0.0)
+    return numbers.budget(rest, 3) if rest else "nothing"
+
+
+def odds(mine: BudgetClass) -> str:
+    """Return the odds of a guess at worst, rounded up."""
     sure = 1 / (1 + math.exp(-min(mine.spent, MOST_READABLE)))
-    return [
-        mine.name,
-        f"{mine.clients:,}",
-        (f"ε {allowed}", html.small(f"delta {delta}")),
-        (used, html.Meter(mine.spent / mine.budget)),
-        numbers.budget(left, 3) if left else "nothing",
-        "certain" if sure > 0.9999 else f"{math.ceil(1000 * sure) / 10:.1f} %",
-    ]
+    return "certain" if sure > 0.9999 else f"{math.ceil(1000 * sure) / 10:.1f} %"
 
 
-def protection(groups: Sequence[Group]) -> html.Content:
-    readers = {name: statements.OBSERVERS[name].capitalize() for name in ADVERSARIES}
-    rows = [
-        [html.Named(part.look, part.label), *(_protected(part, who) for who in readers)] for part in groups
-    ]
-    certificates = [run.certificate for part in groups for run in part.runs]
-    accountants = dict.fromkeys(c.accountant for c in certificates)
-    meaning: list[tuple[str, html.Content]] = [
-        ("What is protected", _by_method(groups, lambda c: statements.protected(c.unit, c.adjacency))),
-        ("Trust in the server", _by_method(groups, statements.trusted)),
-        ("How noise is drawn", _by_method(groups, statements.noise)),
-        ("Counted by", (", ".join(accountants), html.small("over every round of the plan"))),
-        ("How to read epsilon", _meaning(groups)),
-    ]
-    words = [statements.against(certificate) for certificate in certificates]
-    who = [
-        (html.bold(readers[name]), f": {' or '.join(dict.fromkeys(each[name] for each in words))}.")
-        for name in readers
-    ]
-    shown = html.table(
-        ["Method", *readers.values()], rows, "matrix", "Epsilon against each observer, by method"
-    )
-    return shown, html.note(*who), html.FactGrid(meaning)
+def against(runs: Sequence[Run], who: Adversary) -> str:
+    return " or ".join(dict.fromkeys(statements.against(run.certificate)[who] for run in runs))
 
 
-def _by_method(groups: Sequence[Group], words: Callable[[Certificate], str]) -> html.Content:
-    """Return what is true of each method; without names where it is the same for all."""
-    lines: dict[str, list[str]] = {}
+def by_certificate(groups: Sequence[Group], words: Callable[[Certificate], str]) -> dict[str, str]:
+    """Return what is true of methods, each sentence with the methods that it is true of."""
+    found: dict[str, list[str]] = {}
     for part in groups:
-        lines.setdefault(words(part.first.certificate), []).append(part.label)
-    if len(lines) == 1:
-        return list(lines)
-    return html.lines([(html.bold(numbers.listing(names)), f": {told}") for told, names in lines.items()])
+        found.setdefault(words(part.first.certificate), []).append(part.label)
+    return {told: numbers.listing(names) for told, names in found.items()}
 
 
-def _protected(part: Group, who: Adversary) -> html.Content:
-    if part.verdict == "broken":
-        return html.Badge("bad", "not certified")
+def unit(certificate: Certificate) -> str:
+    return statements.protected(certificate.unit, certificate.adjacency)
+
+
+def protected(part: Group, who: Adversary) -> tuple[str, str, list[str]] | None:
+    """Return the largest epsilon, whom it holds against, and epsilons by class; None where it is infinite."""
     values = [mine.against[who] for mine in part.classes]
     if all(math.isinf(value) for value in values):
-        return html.Badge("plain", "nothing"), html.small("epsilon is infinite")
-    worst: html.Content = (html.bold(f"ε {numbers.spent(max(values))}"), " at most")
-    if (observer := statements.observer(part.first.certificate, who)) != statements.OBSERVERS[who]:
-        worst = (worst, f" against {observer}")
+        return None
+    observer = statements.observer(part.first.certificate, who)
+    whom = "" if observer == statements.OBSERVERS[who] else f" against {observer}"
     if len(set(values)) == 1:
-        return worst, html.small("the same for every client")
-    if len(values) > FEW_CLASSES:
-        return worst, html.small(f"the strictest class {numbers.spent(values[0])}")
-    apiece = [f"class {mine.name}: {numbers.spent(mine.against[who])}" for mine in part.classes]
-    return worst, html.small(html.lines(apiece))
+        apiece = ["the same for every client"]
+    elif len(values) > FEW_CLASSES:
+        apiece = [f"the strictest class {numbers.spent(values[0])}"]
+    else:
+        apiece = [f"class {mine.name}: {numbers.spent(mine.against[who])}" for mine in part.classes]
+    return numbers.spent(max(values)), whom, apiece
 
 
-def _meaning(groups: Sequence[Group]) -> html.Content:
-    everyone = np.concatenate([run.population.epsilon for part in groups for run in part.runs])
+def factors(runs: Sequence[Run]) -> str:
+    """Return the factor that the smallest and the largest budget allow; nothing where all data are public."""
+    everyone = np.concatenate([run.population.epsilon for run in runs])
     budgets = everyone[np.isfinite(everyone)]
-    if not len(budgets):
-        return "Every client’s data are public here."
-    ends = dict.fromkeys((float(budgets.min()), float(budgets.max())))
-    examples = (f"{_factor(value)} for {numbers.budget(value)}" for value in ends)
-    return (
-        "The chances of anything that an observer can see, with the client’s data and without them, "
-        "differ by a factor of at most e",
-        html.Tagged("sup", "ε"),
-        f" (for the budgets here: {numbers.listing(examples)}), but for a failure chance delta.",
-    )
+    ends = dict.fromkeys((float(budgets.min()), float(budgets.max()))) if len(budgets) else ()
+    return numbers.listing(f"{_factor(value)} for {numbers.budget(value)}" for value in ends)
 
 
 def _factor(epsilon: float) -> str:
@@ -148,8 +93,8 @@ def _factor(epsilon: float) -> str:
     return numbers.spent(factor, 3) if factor < 1000 else f"about {numbers.power(factor)}"
 
 
-def limits(groups: Sequence[Group]) -> html.Content:
-    runs = [run for part in groups for run in part.runs]
+def limits(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Return what is not promised: each limit's heading and the sentences on it."""
     items = statements.unpromised(runs)
     refusing = [sentence for run in runs for sentence in _refusing(run)]
     if refusing:
@@ -157,7 +102,7 @@ def limits(groups: Sequence[Group]) -> html.Content:
         each = "; ".join(refusing[:MOST_REFUSALS])
         said = f"Their guards said no, and the run went on without them: {each}{more}."
         items.append(("Clients refused.", said))
-    return html.Bullets("limits", [(html.bold(lead), f" {body}") for lead, body in items])
+    return items
 
 
 def _refusing(run: Run) -> list[str]:
@@ -174,8 +119,8 @@ def _refusing(run: Run) -> list[str]:
     ]
 
 
-def verify(groups: Sequence[Group], out: Path) -> html.Content:
-    runs = [run for part in groups for run in part.runs]
+def verifiable(runs: Sequence[Run], out: Path) -> tuple[str, str]:
+    """Return the commands that verify runs, and the digests of their files, for the folder of `out`."""
     places = [Path(os.path.relpath(run.folder.resolve(), out.resolve().parent)).as_posix() for run in runs]
     commands = "\n".join(f"discretion verify {shlex.quote(place)}" for place in places)
     digests = "\n".join(  # of the files that never change once a run is made
@@ -183,26 +128,10 @@ def verify(groups: Sequence[Group], out: Path) -> html.Content:
         for run, place in zip(runs, places, strict=True)
         for file in (run.files.config, run.files.population, run.files.plan, run.files.certificate)
     )
-    head = ["Run", "Seed", "State", "Ledger", "Certificate"]
-    rows: list[list[html.Content]] = [
-        [
-            run.name,
-            f"{run.config.seed}",
-            "finished" if run.finished else f"{run.history.done} of {run.plan.rounds} rounds",
-            _ledger(run),
-            html.Badge("bad", run.broken) if run.broken else "fits plan and population",
-        ]
-        for run in runs
-    ]
-    check = html.Tagged("p", ("For ", html.code("sha256sum --check"), ", in the same folder."))
-    return [
-        html.listing(commands),
-        html.table(head, rows, "runs data", "Runs of this report"),
-        html.Fold("Digests of the files (SHA-256)", [check, html.listing(digests)]),
-    ]
+    return commands, digests
 
 
-def _ledger(run: Run) -> str:
+def ledger(run: Run) -> str:
     if run.ledger is None:
         return "none that can be read"
     open_ = run.ledger.reserved - run.ledger.committed

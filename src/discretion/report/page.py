@@ -9,10 +9,11 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from discretion.audit import statements
 from discretion.errors import InputError
-from discretion.report import html, numbers, svg
+from discretion.report import numbers, svg
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -58,14 +59,9 @@ def fragment(template: str, **content: object) -> str:
     return _environment().get_template(template).render(**content)
 
 
-def layout(content: html.Content) -> Markup:
-    """Return content as HTML: text escaped, each part by its macro, sequences one after the other."""
-    if isinstance(content, str):
-        return escape(content)
-    if isinstance(content, html.Part):
-        macros = _environment().get_template("content.html").module
-        return Markup(getattr(macros, type(content).__name__.lower())(content))
-    return Markup("").join(map(layout, content))
+def macro(name: str, *content: object) -> Markup:
+    """Return what a macro of content.html makes of its content."""
+    return Markup(getattr(_environment().get_template("content.html").module, name)(*content))
 
 
 def parts(template: str, **content: object) -> dict[str, Markup]:
@@ -91,7 +87,7 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.globals |= {"layout": layout, "svg": svg, "table": html.table, "numbers": numbers}
+    made.globals |= {"svg": svg, "numbers": numbers, "statements": statements}
     made.filters["embedded"] = _embedded
     made.tests["finite"] = math.isfinite
     return made

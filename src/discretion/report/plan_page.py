@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,9 @@ from discretion.methods import Details, find
 from discretion.plan.plan import ADVERSARIES, Plan
 from discretion.plan.population import Population
 from discretion.plan.summary import Treatment, ends, treatment
-from discretion.report import charts, html, numbers, page
+from discretion.report import charts, numbers, page
 from discretion.report.chart import SYMBOLS, Axis, Chart, Series, Shape, Style, linear, logarithmic, rounds
-from discretion.report.overview import VERDICTS, verdict
+from discretion.report.run_group import VERDICTS, verdict
 
 HEADINGS = {
     "plan": "Plan",
@@ -27,28 +28,33 @@ HEADINGS = {
     "classes": "In numbers",
 }
 NOISE = {"tight": "As little as keeps every budget", "paper": "By the paper’s own formula"}
-READERS = {who: name.capitalize() for who, name in statements.OBSERVERS.items()}
 MOST_POINTS = 2000
 WIDE_BUDGETS = 8.0  # what is further apart than this gets a logarithmic axis
-KEPT, BROKEN = html.Badge("good", "kept"), html.Badge("bad", "broken")
+KEPT, BROKEN = ("good", "kept"), ("bad", "broken")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure with its title above."""
+
+    name: str  # the element's id
+    chart: Chart
+    title: str
+    aside: str = ""
+    most: str = ""  # at the end of a scale of colours
 
 
 def render(plan: Plan, population: Population, certificate: Certificate, details: Details) -> str:
     mine, method = treatment(plan), find(plan.method)
-    found = [
-        _drawn(population, mine, details),
-        _by_budget(plan, population, mine),
-        _spending(certificate, mine),
-        _over_rounds(plan, population, mine),
-        _details(details),
-        _classes(population, certificate, mine),
-    ]
-    sections = [section for section in found if section is not None]
+    names, member = population.classes()
+    drawn, over_rounds = _drawn(population, mine, details), _over_rounds(plan, names, member, mine)
+    by_budget, same = _by_budget(plan, population, mine)
+    shown = {"drawn": drawn, "rounds": over_rounds, "details": details.rounds or details.numbers}
     many, clients = numbers.count(plan.rounds, "round"), numbers.count(len(population), "client")
     return page.render(
         "plan.html",
         f"Plan by {method.title}",
-        {name: HEADINGS[name] for name in ("plan", *(section.anchor for section in sections))},
+        {name: words for name, words in HEADINGS.items() if shown.get(name, True)},
         anchor="plan",
         marks=_marks(certificate),
         heading=f"{method.title}: {many} for {clients}",
@@ -60,17 +66,27 @@ def render(plan: Plan, population: Population, certificate: Certificate, details
         method=method,
         turn=_turn(mine),
         noise=NOISE,
-        statements=statements,
-        sections=sections,
+        details=details,
+        details_styles=_details_styles,
+        details_chart=_details_chart,
+        charts=charts,
+        drawn=drawn,
+        by_budget=by_budget,
+        same=same,
+        pools=_pools(plan),
+        spending=_spending(certificate, mine.public),
+        over_rounds=over_rounds,
+        classes=_classes(_names(names), member, certificate, mine),
+        against=_against(_names(names), member, certificate),
+        promised=_promised(certificate),
+        observers=[statements.observer(certificate, who).capitalize() for who in ADVERSARIES],
         secret=not mine.public,
     )
 
 
-def _marks(certificate: Certificate) -> list[html.Badge]:
-    return [
-        VERDICTS[verdict(certificate)],
-        *([html.Badge("warn", "paper mode")] if certificate.accounting == "paper" else []),
-    ]
+def _marks(certificate: Certificate) -> list[tuple[str, str]]:
+    paper = [("warn", "paper mode")] if certificate.accounting == "paper" else []
+    return [VERDICTS[verdict([certificate])], *paper]
 
 
 def _turn(mine: Treatment) -> str:
@@ -81,175 +97,99 @@ def _turn(mine: Treatment) -> str:
     return f"a turn: {steps}, a record in each with chance {numbers.span(batch)}" if batch else ""
 
 
-def _drawn(population: Population, mine: Treatment, details: Details) -> html.Section | None:
-    """Return the section on chances of a draw over budget and size, where turns are public."""
+def _drawn(population: Population, mine: Treatment, details: Details) -> list[Figure]:
+    """Return figures of chances of a draw over budget and size, where turns are public."""
     if not mine.public or not np.isfinite(population.epsilon).any():
-        return None
-    planned = details.chance is not None
+        return []
     chance = mine.turns / max(mine.turns.sum(), 1.0) if details.chance is None else details.chance
-    title = "Chance in one draw" if planned else "Share of all turns"
-    intro = (
-        "The chance of each client to be the one that is drawn, which the method chose."
-        if planned
-        else "The share of all turns that each client was drawn for."
-    )
-    share = population.size / population.size.sum()
+    title = "Share of all turns" if details.chance is None else "Chance in one draw"
     panels = []
     if len(np.unique(population.size)) > 1:
-        drawing = selection_chart(population, chance, title)
-        key = html.Tagged(
-            "div", ("0 % ", html.Tagged("span"), f" {numbers.percent(float(chance.max()), 2)}"), "scale"
-        )
-        aside = "by budget and number of records"
-        panels.append(_panel("figure-selection", drawing, title, aside, key))
+        drawing, most = selection_chart(population, chance, title), numbers.percent(float(chance.max()), 2)
+        panels.append(Figure("figure-selection", drawing, title, "by budget and number of records", most))
     heading = f"{title}, over the share of the data"
+    share = population.size / population.size.sum()
     ratio = _by_epsilon(population, chance / share, heading, level=1.0)
     aside = "1 (dotted): as often as a draw without bias"
-    panels.append(_panel("figure-selection-ratio", ratio, heading, aside))
-    return html.Section("drawn", "Who is drawn", intro, html.FigureGrid(panels, stacked=True))
+    return [*panels, Figure("figure-selection-ratio", ratio, heading, aside)]
 
 
-def _by_budget(plan: Plan, population: Population, mine: Treatment) -> html.Section:
-    """Return the section that draws what differs between clients against budgets, and words the rest."""
+def _by_budget(plan: Plan, population: Population, mine: Treatment) -> tuple[list[Figure], list[str]]:
+    """Return figures of what differs between clients, against budgets, and sentences on what does not."""
     often = "Turns in the whole plan" if mine.public else "Chance of taking part, mean over rounds"
     columns = {
         often: mine.turns if mine.public else mine.turns / plan.rounds,
         "Clip": mine.clip.mean(axis=0),
         "Noise multiplier": mine.multiplier.mean(axis=0),
     }
-    pool, panels = _group_of(plan), []
-    same: list[str] = []
+    pool, panels, same = _group_of(plan), [], []
     private = np.isfinite(population.epsilon)
     for number, (title, column) in enumerate(columns.items()):
         finite = np.where(np.isfinite(column), column, np.nan)
         if private.any() and charts.varies(finite[private]):
-            drawing = _by_epsilon(population, finite, title, pool)
-            panels.append(_panel(f"figure-budget-{number}", drawing, title, ""))
+            panels.append(
+                Figure(f"figure-budget-{number}", _by_epsilon(population, finite, title, pool), title)
+            )
         elif (found := ends(column)) is not None:
             value = "unbounded" if math.isinf(found[0]) else numbers.span(found)
             same.append(f"{title}: {value} for every client.")
-    groups = []
-    if pool is not None:
-        looks = [
-            Style(f"--method-{(k + 1) % 7 + 1}", SYMBOLS[k % len(SYMBOLS)], "none") for k in np.unique(pool)
-        ]
-        groups = [(_group_name(k), look) for k, look in enumerate(looks)]
-    intro = "A point is a client. Noise multiplier: noise over clip; larger protects more." if panels else ""
-    return html.Section(
-        "budgets",
-        "What budgets decide",
-        intro,
-        [
-            html.Legend(groups) if groups and panels else "",
-            html.FigureGrid(panels),
-            html.note(*same) if same else "",
-        ],
-    )
+    return panels, same
 
 
-def _spending(certificate: Certificate, mine: Treatment) -> html.Section:
-    heading = "Who spends what, when"
-    drawing = _spending_chart(certificate, in_steps=mine.public)
-    if drawing is None:
-        return html.Section("spending", heading, "Epsilon is infinite: there is nothing to draw.")
-    key = charts.class_legend(certificate.spending.classes)
-    return html.Section(
-        "spending",
-        heading,
-        "Epsilon that is spent after each round, against whom the plan promises to protect; in each class of "
-        "the client that uses most of its budget. Dotted: the budget.",
-        html.Figure("figure-spending", drawing, "Epsilon spent over rounds, by budget class", key=key),
-    )
+def _pools(plan: Plan) -> charts.Lines:
+    pool = _group_of(plan)
+    return [] if pool is None else [(_group_name(k), _group_style(k)) for k in range(len(np.unique(pool)))]
 
 
-def _over_rounds(plan: Plan, population: Population, mine: Treatment) -> html.Section | None:
-    """Return the section on what changes from round to round, by budget class."""
-    names, member = population.classes()
+def _over_rounds(plan: Plan, names: Sequence[str], member: Ints, mine: Treatment) -> list[Figure]:
+    """Return figures of what changes from round to round: by budget class, and of all clients together."""
     panels = []
     for number, (title, drawing) in enumerate(charts.changing(plan, names, member).items()):
         aside = "" if title.startswith("Chance") else "median client of each class"
-        panels.append(_panel(f"figure-round-{number}", drawing, title, aside))
-    key: html.Content = charts.class_legend(names) if panels else ""
+        panels.append(Figure(f"figure-round-{number}", drawing, title, aside))
     time = charts.over_time(plan, member)
     if charts.varies(time.cohort):
-        one = [Style("--ink", "", "solid")]
         title = "Turns in a round" if mine.public else "Clients expected in a round"
-        drawing = charts.by_round(time, time.cohort[:, None], [title], one, title)
-        panels.append(_panel("figure-round-cohort", drawing, title, "all clients together"))
-    if not panels:
-        return None
-    return html.Section("rounds", "What changes over rounds", parts=[key, html.FigureGrid(panels)])
+        drawing = charts.by_round(time, time.cohort[:, None], [title], [Style("--ink", "", "solid")], title)
+        panels.append(Figure("figure-round-cohort", drawing, title, "all clients together"))
+    return panels
 
 
-def _details(details: Details) -> html.Section | None:
-    if not (details.rounds or details.numbers):
-        return None
-    panels = []
-    for number, (title, curves) in enumerate(details.rounds.items()):
-        dashes = ("solid", "dash", "dot", "dashdot")
-        looks = [Style(f"--method-{k % 7 + 1}", "", dashes[k % 4]) for k in range(len(curves))]
-        key = html.Legend(list(zip(curves, looks, strict=True)))
-        drawing = _details_chart(curves, looks, title)
-        panels.append(html.Figure(f"figure-details-{number}", drawing, title, html.bold(title), key))
-    rows = [[name, numbers.plain(value)] for name, value in details.numbers.items()]
-    found = html.table(["Found on the way", "Value"], rows, "data", "What the method found") if rows else ""
-    return html.Section(
-        "details", "What is behind it", parts=[html.FigureGrid(panels), html.lines(["", found])]
-    )
+Row = tuple[list[str], tuple[str, str]]  # cells, and a mark
 
 
-def _classes(population: Population, certificate: Certificate, mine: Treatment) -> html.Section:
-    names, member = population.classes()
-    often = "Turns" if mine.public else "Rate"
-    head = ["Budget class", "Clients", often, "Clip", "Noise multiplier", "Epsilon spent", "Budgets"]
-    rows: list[list[html.Content]] = []
-    for k, name in enumerate(_names(names)):
+def _classes(names: Sequence[str], member: Ints, certificate: Certificate, mine: Treatment) -> list[Row]:
+    rows = []
+    for k, name in enumerate(names):
         who = member == k
         spent, budget = certificate.spent[who], certificate.budget[who]
-        cells = (mine.turns[who] if mine.public else mine.rate[:, who], mine.clip[:, who])
-        shown = [_span(column) for column in (*cells, mine.multiplier[:, who])]
-        cost = numbers.spent(float(spent.max()))
-        rows.append([name, f"{int(who.sum()):,}", *shown, cost, KEPT if (spent <= budget).all() else BROKEN])
-    return html.Section(
-        "classes",
-        "In numbers",
-        parts=[
-            html.table(head, rows, "data", "What each budget class does, and what that costs"),
-            html.Tagged("h3", "Epsilon, by who is looking"),
-            _against(names, member, certificate),
-            html.note(
-                *(f"{READERS[who]}: {words}." for who, words in statements.against(certificate).items())
-            ),
-        ],
-    )
+        often = mine.turns[who] if mine.public else mine.rate[:, who]
+        found = map(ends, (often, mine.clip[:, who], mine.multiplier[:, who]))
+        shown = ["–" if each is None else numbers.span(each) for each in found]
+        cells = [name, f"{int(who.sum()):,}", *shown, numbers.spent(float(spent.max()))]
+        rows.append((cells, KEPT if (spent <= budget).all() else BROKEN))
+    return rows
 
 
-def _against(names: Sequence[str], member: Ints, certificate: Certificate) -> html.PageTable:
-    rows: list[list[html.Content]] = []
-    for k, name in enumerate(_names(names)):
+def _against(names: Sequence[str], member: Ints, certificate: Certificate) -> list[list[str]]:
+    rows = []
+    for k, name in enumerate(names):
         worst = (float(certificate.epsilon[who][member == k].max()) for who in ADVERSARIES)
         rows.append([name, *map(numbers.spent, worst)])
-    promised, marks = ADVERSARIES.index(certificate.promise), []
+    return rows
+
+
+def _promised(certificate: Certificate) -> list[tuple[str, str]]:
+    """Return a mark for each adversary: whether all budgets hold against it, or do not have to."""
+    last, marks = ADVERSARIES.index(certificate.promise), []
     for place, who in enumerate(ADVERSARIES):
         within = bool((certificate.epsilon[who] <= certificate.budget).all())
-        marks.append(KEPT if within else BROKEN if place <= promised else html.Badge("plain", "not promised"))
-    rows.append(["all budgets", *marks])
-    head = ["Budget class", *(statements.observer(certificate, who).capitalize() for who in ADVERSARIES)]
-    return html.table(head, rows, "data", "Epsilon against each adversary, by budget class")
-
-
-def _span(column: Floats) -> str:
-    found = ends(column)
-    return "–" if found is None else numbers.span(found)
+        marks.append(KEPT if within else BROKEN if place <= last else ("plain", "not promised"))
+    return marks
 
 
 def _names(names: Sequence[str]) -> list[str]:
     return [name.replace("ε inf", "public data").replace("inf", "∞") for name in names]
-
-
-def _panel(name: str, drawing: Chart, title: str, aside: str, key: html.Content = "") -> html.Figure:
-    described = f"{title} {aside}".strip()
-    return html.Figure(name, drawing, described, (html.bold(title), f" {aside}"), key)
 
 
 def write(plan: Plan, population: Population, certificate: Certificate, details: Details, out: Path) -> None:
@@ -257,7 +197,7 @@ def write(plan: Plan, population: Population, certificate: Certificate, details:
     page.write(render(plan, population, certificate, details), out, "figures")
 
 
-def _spending_chart(certificate: Certificate, in_steps: bool) -> Chart | None:
+def _spending(certificate: Certificate, in_steps: bool) -> Chart | None:
     """Return epsilon after each round: a line for each budget class, its budget dotted in the same colour.
 
     With `in_steps` the later of two points holds between them, as where clients have single turns. Return
@@ -283,11 +223,16 @@ def _spending_chart(certificate: Certificate, in_steps: bool) -> Chart | None:
     return Chart(tuple(lines), rounds(curve.rounds[-1], 10), y, 340, tuple(levels))
 
 
-def _details_chart(curves: Mapping[str, Floats], styles: Sequence[Style], title: str) -> Chart:
+def _details_styles(curves: Mapping[str, Floats]) -> charts.Lines:
+    dashes = ("solid", "dash", "dot", "dashdot")
+    return [(name, Style(f"--method-{k % 7 + 1}", "", dashes[k % 4])) for k, name in enumerate(curves)]
+
+
+def _details_chart(curves: Mapping[str, Floats], title: str) -> Chart:
     """Return the curves over rounds that a method explains itself by."""
     lines = [
-        Series(name, list(range(len(values))), values.tolist(), look)
-        for (name, values), look in zip(curves.items(), styles, strict=True)
+        Series(name, list(range(len(curves[name]))), curves[name].tolist(), look)
+        for name, look in _details_styles(curves)
     ]
     last = max(len(values) for values in curves.values()) - 1
     low = min(0.0, min(float(values.min()) for values in curves.values()))
@@ -305,13 +250,12 @@ def _by_epsilon(
     clouds = []
     for number, group in enumerate(np.unique(groups[who])):
         mine = who[groups[who] == group]
-        look = Style(f"--method-{(number + 1) % 7 + 1}", SYMBOLS[number % len(SYMBOLS)], "none")
         clouds.append(
             Series(
                 title if pool is None else _group_name(int(group)),
                 population.epsilon[mine].tolist(),
                 values[mine].tolist(),
-                look,
+                _group_style(number),
                 "points",
                 labels=[f"client {population.client[i]}" for i in mine],
             )
@@ -324,6 +268,10 @@ def _by_epsilon(
 
 def _group_name(group: int) -> str:
     return f"group {group + 1}, summed apart"
+
+
+def _group_style(number: int) -> Style:
+    return Style(f"--method-{(number + 1) % 7 + 1}", SYMBOLS[number % len(SYMBOLS)], "none")
 
 
 def selection_chart(population: Population, chance: Floats, title: str) -> Chart:

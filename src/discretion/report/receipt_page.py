@@ -5,7 +5,7 @@ from datetime import datetime
 
 from discretion.audit.receipts import Receipt, Signed, to_json
 from discretion.audit.statements import OBSERVERS, protected
-from discretion.report import html, numbers, page
+from discretion.report import numbers, page
 from discretion.report.chart import Chart, Series, Style, linear, rounds
 from discretion.report.charts import HEADROOM
 
@@ -38,33 +38,32 @@ def render(signed: Signed) -> str:
         anchor="receipt-of",
         marks=_marks(receipt),
         heading=f"Receipt for {receipt.client}",
-        lead=_lead(receipt),
+        lead=_lead(receipt, used, allowed),
         receipt=receipt,
         used=used,
         allowed=allowed,
         share=_share(receipt),
-        left="no limit" if math.isinf(receipt.left) else numbers.budget(receipt.left, 3) or "0",
+        left=numbers.budget(receipt.left, 3),
         made=f"{made.day} {made:%B %Y, %H:%M} UTC",
         chart=_spending(receipt),
         against=[[OBSERVERS[who].capitalize(), numbers.spent(most)] for who, most in receipt.against.items()],
         protected=protected(receipt.unit, receipt.adjacency),
-        digests=[[name, html.code(value)] for name, value in verifiable.items()],
+        digests=verifiable,
         record=to_json(signed),
     )
 
 
-def _marks(receipt: Receipt) -> list[html.Badge]:
+def _marks(receipt: Receipt) -> list[tuple[str, str]]:
     within = receipt.life <= receipt.epsilon
-    marks = [html.Badge("good", "within budget") if within else html.Badge("bad", "over budget")]
+    marks = [("good", "within budget") if within else ("bad", "over budget")]
     if receipt.randomness == "seeded":
-        marks.append(html.Badge("plain", "simulation"))
+        marks.append(("plain", "simulation"))
     if not receipt.finished:
-        marks.append(html.Badge("warn", f"{len(receipt.rounds)} of {receipt.planned_rounds} rounds so far"))
+        marks.append(("warn", f"{len(receipt.rounds)} of {receipt.planned_rounds} rounds so far"))
     return marks
 
 
-def _lead(receipt: Receipt) -> str:
-    used, allowed = numbers.spent_of(receipt.life, receipt.epsilon)
+def _lead(receipt: Receipt, used: str, allowed: str) -> str:
     said = (
         f"Of its budget of epsilon {allowed}, client {receipt.client} has spent {used}"
         if math.isfinite(receipt.epsilon)
@@ -79,7 +78,7 @@ def _share(receipt: Receipt) -> float:
     return receipt.life / receipt.epsilon if receipt.epsilon > 0 else math.inf  # 0: it was withdrawn
 
 
-def _spending(receipt: Receipt) -> html.Figure | None:
+def _spending(receipt: Receipt) -> Chart | None:
     if not receipt.rounds or not all(map(math.isfinite, receipt.spending)):
         return None
     finite = math.isfinite(receipt.epsilon)
@@ -93,5 +92,4 @@ def _spending(receipt: Receipt) -> html.Figure | None:
     line = Series("Epsilon spent", [0, *receipt.rounds], before, look, "stairs", ["0", *shown])
     last = max(receipt.rounds[-1], receipt.planned_rounds)
     levels = ((receipt.epsilon, "--ink"),) if finite else ()
-    chart = Chart((line,), rounds(last, 10), linear("Epsilon", 0.0, top * HEADROOM, 6), 300, levels)
-    return html.Figure("figure-receipt", chart, f"Epsilon over rounds, ending at {shown[-1]}")
+    return Chart((line,), rounds(last, 10), linear("Epsilon", 0.0, top * HEADROOM, 6), 300, levels)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from discretion.accounting import Certificate
 from discretion.accounting.certificate import share_of
 from discretion.arrays import Floats, Ints
 from discretion.audit import statements
@@ -21,6 +22,12 @@ from discretion.runs.config import Config, roles, unplaced
 from discretion.runs.read import Run
 
 Verdict = Literal["within", "over", "none", "broken"]
+VERDICTS: dict[Verdict, tuple[str, str]] = {  # kind and words of a mark
+    "within": ("good", "within budget"),
+    "over": ("bad", "over budget"),
+    "none": ("warn", "no privacy"),
+    "broken": ("bad", "not certified"),
+}
 # runs of one group may differ in these settings; a run that continues another one is in a group of its own
 ASIDE = {"seed", *(name for name, role in roles(Config).items() if role != "decides")} - {"after"}
 OPTIONS = "plan.options."
@@ -145,12 +152,9 @@ class Group:
 
     @cached_property
     def verdict(self) -> Verdict:
-        certificates = [run.certificate for run in self.runs]
         if any(run.broken for run in self.runs):
             return "broken"
-        if any(certificate.promises_nothing for certificate in certificates):
-            return "none"
-        return "over" if any(len(c.overspent) for c in certificates) else "within"
+        return verdict([run.certificate for run in self.runs])
 
     @cached_property
     def classes(self) -> tuple[BudgetClass, ...]:
@@ -173,9 +177,8 @@ class Group:
     def remarks(self) -> tuple[str, ...]:
         """Sentences that a reader must know before using the numbers."""
         found = [f"{run.name}: {run.broken}" for run in self.runs if run.broken]
-        certificates = [run.certificate for run in self.runs]
-        found += dict.fromkeys(filter(None, (statements.paper_mode(c) for c in certificates)))
-        found += dict.fromkeys(filter(None, (statements.reading(c) for c in certificates)))
+        for words in (statements.paper_mode, statements.reading):
+            found += dict.fromkeys(filter(None, (words(run.certificate) for run in self.runs)))
         if self.verdict == "over":
             found += [_overspending(r) for r in self.runs if len(r.certificate.overspent)]
         if self.unfinished:
@@ -183,6 +186,16 @@ class Group:
             used = "not in the mean" if self.finished else "the figures are of the rounds so far"
             found.append(f"unfinished: {done}; {used}")
         return tuple(found)
+
+
+# of a method: small print beside its name, and the cells of rows, each after the budget class it is of
+ClassRows = tuple[Group, str, Sequence[tuple[int | None, list[str]]]]
+
+
+def verdict(certificates: Sequence[Certificate]) -> Verdict:
+    if any(certificate.promises_nothing for certificate in certificates):
+        return "none"
+    return "over" if any(len(certificate.overspent) for certificate in certificates) else "within"
 
 
 def title(method: str) -> str:
@@ -368,19 +381,10 @@ def _labels(firsts: Sequence[Run]) -> list[str]:
     """Return a label for each run: the method's title, with the settings in which its runs differ."""
     labels = []
     for run in firsts:
-        method = run.plan.method
-        alike = [other.settings for other in firsts if other.plan.method == method]
-        keys = [
-            key
-            for key in dict.fromkeys(key for settings in alike for key in settings)
-            if key not in ASIDE and len({repr(settings.get(key)) for settings in alike}) > 1
-        ]
-        told = [
-            f"{key.removeprefix(OPTIONS)} {unplaced(run.settings[key])}"
-            for key in keys
-            if key in run.settings
-        ]
-        labels.append(", ".join([title(method), *told]))
+        alike = [other.settings for other in firsts if other.plan.method == run.plan.method]
+        keys = [key for key in _varying(alike) if key in run.settings]
+        told = [f"{key.removeprefix(OPTIONS)} {unplaced(run.settings[key])}" for key in keys]
+        labels.append(", ".join([title(run.plan.method), *told]))
     return [
         label if labels.count(label) == 1 else f"{label} ({run.name})"
         for label, run in zip(labels, firsts, strict=True)
@@ -404,9 +408,11 @@ def class_names(groups: Sequence[Group]) -> list[str]:
 
 def differing(groups: Sequence[Group]) -> tuple[str, ...]:
     """Return the settings, other than the method, in which comparable groups differ."""
-    settings = [part.first.settings for part in comparable(groups)]
-    keys = dict.fromkeys(key for record in settings for key in record)
-    aside = ASIDE | {"plan.method", "train.accept_no_privacy"}
-    return tuple(
-        key for key in keys if key not in aside and len({repr(record.get(key)) for record in settings}) > 1
-    )
+    found = _varying([part.first.settings for part in comparable(groups)])
+    return tuple(key for key in found if key not in ("plan.method", "train.accept_no_privacy"))
+
+
+def _varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the settings that may not differ within a group, and are not the same in all of these."""
+    keys = dict.fromkeys(key for record in settings for key in record if key not in ASIDE)
+    return [key for key in keys if len({repr(record.get(key)) for record in settings}) > 1]

@@ -1,11 +1,15 @@
-"""Sentences about results: accuracy reached, use of budgets, spread over seeds."""
+"""Words on what was trained and on results: accuracy reached, use of budgets, spread over seeds."""
 
 import math
 from collections.abc import Sequence
 from datetime import datetime
 
+import numpy as np
+
+from discretion.audit import statements
 from discretion.report import numbers
-from discretion.report.run_group import Estimate, Group, comparable
+from discretion.report.run_group import Estimate, Group, comparable, differing
+from discretion.runs.read import Run
 
 FEW = 3  # methods that are named in the title
 MOST_NAMED = 4  # methods in the first sentence
@@ -16,6 +20,36 @@ def title(groups: Sequence[Group]) -> str:
     titles = list(dict.fromkeys(part.title for part in comparable(groups)))
     named = numbers.listing(titles) if len(titles) <= FEW else f"{len(titles)} methods"
     return f"{named} on {groups[0].first.about.data}"
+
+
+def marks(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    runs = [run for part in groups for run in part.runs]
+    found = [("plain", "simulation")] if any(run.simulated for run in runs) else []
+    if unfinished := sum(not run.finished for run in runs):
+        found.append(("warn", f"{unfinished} of {numbers.count(len(runs), 'run')} unfinished"))
+    if any(part.verdict in ("over", "broken") for part in groups):
+        found.append(("bad", "a promise does not hold: see the table"))
+    return found
+
+
+def deltas(runs: Sequence[Run]) -> str:
+    everyone = np.concatenate([run.certificate.delta for run in runs])
+    ends = dict.fromkeys((float(everyone.min()), float(everyone.max())))
+    return " to ".join(map(numbers.power, ends))
+
+
+def seeds(runs: Sequence[Run]) -> str:
+    found = sorted({run.config.seed for run in runs})
+    if len(found) == 1:
+        return f"seed {found[0]}"
+    consecutive = len(found) > 2 and found[-1] - found[0] == len(found) - 1
+    return "seeds " + (f"{found[0]} to {found[-1]}" if consecutive else numbers.listing(map(str, found)))
+
+
+def sizes(runs: Sequence[Run]) -> str:
+    everyone = np.concatenate([run.population.size for run in runs])
+    low, high = int(everyone.min()), int(everyone.max())
+    return numbers.count(high, "record") if low == high else f"{low:,} to {high:,} records"
 
 
 def score(accuracy: Estimate, decimals: int = 1) -> str:
@@ -81,6 +115,20 @@ def averaging(groups: Sequence[Group]) -> str:
         return "One seed only, so no spread is known."
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"Mean ± sample standard deviation over {seeds} seeds."
+
+
+def notes(groups: Sequence[Group]) -> list[str]:
+    """Return sentences on the table of methods."""
+    found = [
+        averaging(groups),
+        f"Accuracy and loss on {statements.tested([part.first for part in groups])}.",
+        "Spent is rounded up; in each class it is that of the client that uses most of its budget.",
+    ]
+    if len(comparable(groups)) > 1:
+        same = "Apart from the method, all settings are the same."
+        keys = differing(groups)
+        found.append(f"The methods also differ in {numbers.listing(keys)}." if keys else same)
+    return found
 
 
 def use_of_budgets(part: Group) -> str:

@@ -72,15 +72,9 @@ def _by_size(config: Config, dataset: Dataset, declared: Population | None) -> P
         sizes = partitions.varied_sizes(records, clients, stream(config.seed, Purpose.SIZES))
     else:
         sizes = partitions.even_sizes(len(labels), clients, data.records or None)
-    return partitions.partition(
-        data.partition,
-        labels,
-        sizes,
-        stream(config.seed, Purpose.PARTITION),
-        alpha=data.alpha,
-        shards_per_client=data.shards_per_client,
-        iid_percent=data.iid_percent,
-    )
+    options = data.model_dump(include={"alpha", "shards_per_client", "iid_percent"})
+    rng = stream(config.seed, Purpose.PARTITION)
+    return partitions.partition(data.partition, labels, sizes, rng, **options)
 
 
 def _by_owner(dataset: Dataset, declared: Population | None, least: int) -> tuple[tuple[str, ...], Partition]:
@@ -110,8 +104,8 @@ def _by_owner(dataset: Dataset, declared: Population | None, least: int) -> tupl
 
 def parameters_of(config: Config, taken: Collection[str]) -> dict[str, Parameter]:
     """Return the parameters for a method: of the shared settings those that it takes, and its options."""
-    shared = {"rounds": config.plan.rounds, "rate": config.plan.rate, "clip": config.plan.clip}
-    return {name: value for name, value in shared.items() if name in taken} | config.plan.options
+    shared = {name: getattr(config.plan, name) for name in ("rounds", "rate", "clip") if name in taken}
+    return shared | config.plan.options
 
 
 def plan_of(config: Config, population: Population) -> Plan:
@@ -155,7 +149,5 @@ def local_clients(config: Config, dataset: Dataset, partition: Partition) -> "Lo
 
 def local_training(config: Config) -> LocalTraining:
     how = config.train
-    rates = (how.learning_rate, how.momentum, how.weight_decay)
-    return LocalTraining(
-        how.epochs, how.batch_size, *rates, Schedule.parse(how.schedule), how.steps, how.order
-    )
+    sgd = (how.learning_rate, how.momentum, how.weight_decay, Schedule.parse(how.schedule))
+    return LocalTraining(how.epochs, how.batch_size, *sgd, how.steps, how.order)

@@ -4,23 +4,17 @@ import copy
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import tomli_w
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from discretion.clients.training import RecordOrder, Schedule
 from discretion.errors import ConfigError, InputError, nearest
+from discretion.files import read_toml
 from discretion.methods import DEFAULT
 from discretion.plan.plan import Parameter
 
@@ -31,16 +25,28 @@ MOST_THREADS = 1024  # or workers: each has buffers of its own, and a slip of th
 Role = Literal["decides", "means", "place"]
 
 
-class ConfigSection(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+Share = Annotated[float, Field(gt=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Threads = Annotated[int, Field(ge=0, le=MOST_THREADS)]
 
 
-def means(default: Any, description: str, **bounds: Any) -> Any:
-    return Field(default, description=description, json_schema_extra={"role": "means"}, **bounds)
+class ConfigSection(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
+    @classmethod
+    def validated(cls, record: dict[str, Any], known: Sequence[str], source: str) -> Self:
+        """Validate a nested dictionary; the error names every problem and the nearest `known` key."""
+        try:
+            return cls.model_validate(record)
+        except ValidationError as problem:
+            lines = "\n  ".join(_explain(dict(error), known) for error in problem.errors())
+            raise ConfigError(f"{source}: invalid settings\n  {lines}") from None
 
 
-def place(description: str) -> Any:
-    return Field("", description=description, json_schema_extra={"role": "place"})
+def setting(default: Any, description: str, role: Role = "decides", **bounds: Any) -> Any:
+    return Field(default, description=description, json_schema_extra={"role": role}, **bounds)
+
+
+means = partial(setting, role="means")
+place = partial(setting, "", role="place")
 
 
 def roles(section: type[ConfigSection], prefix: str = "") -> dict[str, Role]:
@@ -50,147 +56,109 @@ def roles(section: type[ConfigSection], prefix: str = "") -> dict[str, Role]:
         if isinstance(field.annotation, type) and issubclass(field.annotation, ConfigSection):
             found |= roles(field.annotation, f"{prefix}{name}.")
         else:
-            extra = field.json_schema_extra
-            found[prefix + name] = cast(Role, extra["role"]) if isinstance(extra, dict) else "decides"
+            found[prefix + name] = cast(dict[str, Role], field.json_schema_extra)["role"]
     return found
 
 
 class PopulationConfig(ConfigSection):
     csv: str = place("CSV with client,epsilon,delta,size; empty: a budget mix")
-    clients: int = Field(
-        600, ge=1, description="number of clients, with a budget mix; a natural partition has its own"
-    )
-    budgets: str = Field(
+    clients: int = setting(600, "number of clients, with a budget mix; a natural partition has its own", ge=1)
+    budgets: str = setting(
         "0.5-1.5-3",
-        description="each client's epsilon: 10-20-30, 0.5-1.5-3, uniform:0.1,1, pareto:2,0.5, "
-        "small-and-dispersed, groups:1@50,8@50 …",
+        "each client's epsilon: 10-20-30, 0.5-1.5-3, uniform:0.1,1, pareto:2,0.5, small-and-dispersed, "
+        "groups:1@50,8@50 …",
     )
-    delta: float = Field(1e-5, gt=0, lt=1, description="each client's delta (with a budget mix)")
+    delta: float = setting(1e-5, "each client's delta (with a budget mix)", gt=0, lt=1)
 
 
 class DataConfig(ConfigSection):
-    name: str = Field(
-        "fashion-mnist",
-        description="a data set of `discretion data`, csv, or your own package.module:function",
+    name: str = setting(
+        "fashion-mnist", "a data set of `discretion data`, csv, or your own package.module:function"
     )
     path: str = place('your own table, with name = "csv"')
-    partition: str = Field(
-        "iid",
-        description="iid, dirichlet, shards, mostly_sorted, or natural (a client for each owner in the data)",
+    partition: str = setting(
+        "iid", "iid, dirichlet, shards, mostly_sorted, or natural (a client for each owner in the data)"
     )
-    alpha: float = Field(
-        0.5, gt=0, description="dirichlet: concentration; small values give each client few labels"
+    alpha: float = setting(0.5, "dirichlet: concentration; small values give each client few labels", gt=0)
+    shards_per_client: int = setting(2, "shards: label-sorted shards for each client", ge=1)
+    iid_percent: Annotated[float, Field(ge=0, le=100)] = setting(
+        50.0, "mostly_sorted: per cent of the records that are iid; the rest are sorted by label"
     )
-    shards_per_client: int = Field(2, ge=1, description="shards: label-sorted shards for each client")
-    iid_percent: float = Field(
-        50.0,
-        ge=0,
-        le=100,
-        description="mostly_sorted: per cent of the records that are iid; the rest are sorted by label",
+    sizes: Literal["even", "varied"] = setting(
+        "even", "clients' sizes: even, or varied (proportional to U(0.5, 1.5))"
     )
-    sizes: Literal["even", "varied"] = Field(
-        "even", description="clients' sizes: even, or varied (proportional to U(0.5, 1.5))"
-    )
-    records: int = Field(
-        0,
-        ge=0,
-        description="records of each client; 0: divide all; natural: clients with fewer are left out",
+    records: int = setting(
+        0, "records of each client; 0: divide all; natural: clients with fewer are left out", ge=0
     )
 
 
 class ModelConfig(ConfigSection):
-    name: str = Field(
-        "mlp",
-        description="linear, mlp, cnn_small, cnn, cnn_norm, lstm, or your own package.module:factory",
+    name: str = setting(
+        "mlp", "linear, mlp, cnn_small, cnn, cnn_norm, lstm, or your own package.module:factory"
     )
 
 
 class PlanConfig(ConfigSection):
-    method: str = Field(
-        DEFAULT, description="a method of `discretion methods`, or your own package.module:function"
+    method: str = setting(DEFAULT, "a method of `discretion methods`, or your own package.module:function")
+    rounds: int = setting(30, "rounds of training", ge=1)
+    rate: Share = setting(0.1, "sampling rate: a client's chance to take part in a round (mean over clients)")
+    clip: float = setting(0.5, "clipping norm: bound on an update's L2 norm (mean over clients)", gt=0)
+    clipping: Literal["flat", "per_layer"] = setting(
+        "flat", "clip an update as a whole (flat), or each of its L layers to clip / sqrt(L)"
     )
-    rounds: int = Field(30, ge=1, description="rounds of training")
-    rate: float = Field(
-        0.1,
-        gt=0,
-        le=1,
-        description="sampling rate: a client's chance to take part in a round (mean over clients)",
-    )
-    clip: float = Field(
-        0.5, gt=0, description="clipping norm: bound on an update's L2 norm (mean over clients)"
-    )
-    clipping: Literal["flat", "per_layer"] = Field(
-        "flat", description="clip an update as a whole (flat), or each of its L layers to clip / sqrt(L)"
-    )
-    integers: bool = Field(False, description="round updates to a fine grid and draw the noise exactly on it")
-    share: float = Field(
-        1.0, gt=0, le=1, description="share of each epsilon to plan for; the rest is left to later runs"
-    )
-    options: dict[str, Parameter] = Field(
-        default_factory=dict, description="further parameters of the method; see `discretion methods NAME`"
+    integers: bool = setting(False, "round updates to a fine grid and draw the noise exactly on it")
+    share: Share = setting(1.0, "share of each epsilon to plan for; the rest is left to later runs")
+    options: dict[str, Parameter] = setting(
+        {}, "further parameters of the method; see `discretion methods NAME`"
     )
 
 
 class TrainConfig(ConfigSection):
-    epochs: int = Field(
-        1,
-        ge=0,
-        description="local epochs: passes over its records that a client makes in a round; 0: use steps",
+    epochs: int = setting(
+        1, "local epochs: passes over its records that a client makes in a round; 0: use steps", ge=0
     )
-    steps: int = Field(
-        0, ge=0, validate_default=True, description="local steps of a client in a round; 0: use epochs"
+    steps: int = setting(0, "local steps of a client in a round; 0: use epochs", ge=0, validate_default=True)
+    batch_size: int = setting(10, "records in one local step", ge=1)
+    order: RecordOrder = setting(
+        "shuffled", "order of a client's records: shuffled in every epoch, or sequential"
     )
-    batch_size: int = Field(10, ge=1, description="records in one local step")
-    order: RecordOrder = Field(
-        "shuffled", description="order of a client's records: shuffled in every epoch, or sequential"
-    )
-    learning_rate: float = Field(0.1, gt=0, description="clients' learning rate")
-    momentum: float = Field(0.0, ge=0, lt=1, description="clients' momentum; starts at 0 in every round")
-    weight_decay: float = Field(0.0, ge=0, description="clients' weight decay")
-    schedule: str = Field(
+    learning_rate: float = setting(0.1, "clients' learning rate", gt=0)
+    momentum: Decay = setting(0.0, "clients' momentum; starts at 0 in every round")
+    weight_decay: float = setting(0.0, "clients' weight decay", ge=0)
+    schedule: str = setting(
         "constant",
-        description="clients' learning rate over the rounds: constant, decay:0.99 (times 0.99 a round) or "
+        "clients' learning rate over the rounds: constant, decay:0.99 (times 0.99 a round) or "
         "cosine (down to 0)",
     )
-    server_learning_rate: float = Field(1.0, gt=0, description="server's learning rate")
-    server_momentum: float = Field(0.0, ge=0, lt=1, description="server's momentum; costs no privacy")
-    server_adaptive: float = Field(
+    server_learning_rate: float = setting(1.0, "server's learning rate", gt=0)
+    server_momentum: Decay = setting(0.0, "server's momentum; costs no privacy")
+    server_adaptive: Decay = setting(
         0.0,
-        ge=0,
-        lt=1,
-        description="Adam-style second-moment decay, e.g. 0.99; 0 = off. The server's learning rate is then "
+        "Adam-style second-moment decay, e.g. 0.99; 0 = off. The server's learning rate is then "
         "how far a parameter moves in a round; costs no privacy",
     )
-    server_average: float = Field(
+    server_average: Decay = setting(
         0.0,
-        ge=0,
-        lt=1,
-        description="exponential moving average of the models, e.g. 0.9: the weight of each relative to the "
+        "exponential moving average of the models, e.g. 0.9: the weight of each relative to the "
         "next; 0: the last model, unless the method averages; costs no privacy",
     )
-    evaluate_every: int = Field(5, ge=1, description="rounds between evaluations on the test records")
+    evaluate_every: int = setting(5, "rounds between evaluations on the test records", ge=1)
     device: str = means(
         "auto", "cpu, cuda, cuda:1 …; auto: the first GPU, but the CPU for models that are compiled"
     )
-    threads: int = means(
-        0,
-        "threads of compiled code, and of torch in this process; 0: one for each core",
-        ge=0,
-        le=MOST_THREADS,
+    threads: Threads = means(
+        0, "threads of compiled code, and of torch in this process; 0: one for each core"
     )
-    workers: int = means(
+    workers: Threads = means(
         0,
         "processes for models that only torch can train, on the CPU; 0: one for each core, 1: "
         "this process only",
-        ge=0,
-        le=MOST_THREADS,
     )
-    randomness: Literal["seeded", "cryptographic"] = Field(
-        "seeded",
-        description="source of coins and noise: seeded (simulation) or cryptographic (not repeatable)",
+    randomness: Literal["seeded", "cryptographic"] = setting(
+        "seeded", "source of coins and noise: seeded (simulation) or cryptographic (not repeatable)"
     )
-    accept_no_privacy: bool = Field(
-        False, description="run a plan that protects nobody: only for data that may be published"
+    accept_no_privacy: bool = setting(
+        False, "run a plan that protects nobody: only for data that may be published"
     )
 
     @model_validator(mode="before")
@@ -206,10 +174,10 @@ class TrainConfig(ConfigSection):
     def _one_of_both(cls, steps: int, info: ValidationInfo) -> int:
         epochs = info.data.get("epochs")
         if epochs is not None and bool(epochs) == bool(steps):
-            message = (
+            said = (
                 "expected one of train.epochs and train.steps, and 0 for the other: train.epochs is {epochs}"
             )
-            raise PydanticCustomError("one_of_both", message, {"epochs": epochs})
+            raise PydanticCustomError("one_of_both", said, {"epochs": epochs})
         return steps
 
     @field_validator("schedule")
@@ -235,14 +203,14 @@ class ClientsConfig(ConfigSection):
     connection: str = means("here", "flower: the SuperLink, by its name in Flower's config.toml")
     home: str = place("flower: the folder of Flower's config.toml; empty: as FLWR_HOME says")
     timeout: float = means(600.0, "seconds to wait for answers in a round", gt=0)
-    missing: Literal["top_up", "discard"] = Field(
+    missing: Literal["top_up", "discard"] = setting(
         "top_up",
-        description="if shares of a secure sum's noise are missing, the server adds noise (top_up), or the "
+        "if shares of a secure sum's noise are missing, the server adds noise (top_up), or the "
         "round is charged and changes nothing (discard)",
     )
-    secure_sum: bool = Field(
+    secure_sum: bool = setting(
         False,
-        description="guards, flower: true if your own secure aggregation lets the server see sums only; else "
+        "guards, flower: true if your own secure aggregation lets the server see sums only; else "
         "plans for a secure sum promise nothing against the server",
     )
 
@@ -264,13 +232,13 @@ class TrackConfig(ConfigSection):
 
 
 class Config(ConfigSection):
-    seed: int = Field(
-        0, ge=0, lt=2**128, description="seed of clients, weights and batches, and of seeded coins and noise"
+    seed: int = setting(
+        0, "seed of clients, weights and batches, and of seeded coins and noise", ge=0, lt=2**128
     )
     ledger: str = place("a ledger shared with other runs; empty: one of its own")
-    rule: Literal["planned", "adaptive"] = Field(
+    rule: Literal["planned", "adaptive"] = setting(
         "planned",
-        description="rule of the ledger: planned (a plan is admitted whole, or not) or adaptive (each client "
+        "rule of the ledger: planned (a plan is admitted whole, or not) or adaptive (each client "
         "refuses, round by round, what would exceed its budget; needed if plans depend on earlier releases)",
     )
     after: str = place("folder of a run whose last model this run starts from; see `discretion replan`")
@@ -343,12 +311,9 @@ def _by_role(section: ConfigSection, change: Mapping[Role, Callable[[Any], Any] 
     return kept
 
 
-CREDENTIALS = re.compile(r"(?<=://)[^/\s?#]*@")
-
-
 def without_credentials(text: str) -> str:
     """Return the text without users and passwords of addresses, as in http://user:password@host."""
-    return CREDENTIALS.sub("", text)
+    return re.sub(r"(?<=://)[^/\s?#]*@", "", text)
 
 
 def _absolute(path: str) -> str:
@@ -369,15 +334,6 @@ def read(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     return make(read_toml(Path(path)), overrides, str(path))
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise ConfigError(f"cannot read {path}: {problem.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise ConfigError(f"{path} is not valid TOML: {problem}") from None
-
-
 def make(record: dict[str, Any], overrides: Sequence[str] = (), source: str = "settings") -> Config:
     """Build settings from a nested dictionary; every problem is reported at once."""
     record = copy.deepcopy(record)
@@ -391,30 +347,11 @@ def make(record: dict[str, Any], overrides: Sequence[str] = (), source: str = "s
             target = target.setdefault(section, {})
             if not isinstance(target, dict):
                 raise ConfigError(f"-c {override}: {section} is a value, not a section")
-        target[name] = _value(value.strip())
-    return validated(Config, record, list(roles(Config)), source)
-
-
-AnySection = TypeVar("AnySection", bound=ConfigSection)
-
-
-def validated(
-    kind: type[AnySection], record: dict[str, Any], known: Sequence[str], source: str
-) -> AnySection:
-    """Validate a nested dictionary; the error names every problem and the nearest `known` key."""
-    try:
-        return kind.model_validate(record)
-    except ValidationError as problem:
-        lines = "\n  ".join(_explain(dict(error), known) for error in problem.errors())
-        raise ConfigError(f"{source}: invalid settings\n  {lines}") from None
-
-
-def _value(text: str) -> Any:
-    """Parse a value as TOML does; anything else is a string."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+        try:
+            target[name] = tomllib.loads(f"value = {value.strip()}")["value"]
+        except tomllib.TOMLDecodeError:  # anything else is a string
+            target[name] = value.strip()
+    return Config.validated(record, list(roles(Config)), source)
 
 
 def _explain(error: dict[str, Any], known: Sequence[str]) -> str:
@@ -429,18 +366,15 @@ def _explain(error: dict[str, Any], known: Sequence[str]) -> str:
 
 def template() -> str:
     """Return a config.toml with every setting at its default and a comment on each."""
-    return "# Settings of a run of Discretion.\n" + _commented(Config(), "")
+    return "# Settings of a run of Discretion.\n" + _commented(Config(), "\n")
 
 
-def _commented(section: ConfigSection, heading: str) -> str:
-    lines: list[str] = []
-    inner: list[str] = []
+def _commented(section: ConfigSection, text: str) -> str:
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         if isinstance(value, ConfigSection):
-            inner.append(_commented(value, f"{heading}.{name}" if heading else name))
+            text += _commented(value, f"\n[{name}]\n")
         else:
-            lines.append(f"# {field.description}")
-            lines.append(tomli_w.dumps({name: value}).strip() if value != {} else f"{name} = {{}}")
-    title = f"\n[{heading}]\n" if heading else "\n"
-    return title + "\n".join(lines) + "\n" + "".join(inner)
+            line = tomli_w.dumps({name: value}).strip() if value != {} else f"{name} = {{}}"
+            text += f"# {field.description}\n{line}\n"
+    return text

@@ -1,7 +1,6 @@
 """A prepared run, executed round by round; resuming after a crash is executing it again."""
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +16,9 @@ from discretion.files import write_safely
 from discretion.ledger.ledger import Ledger
 from discretion.runs import history
 from discretion.runs.build import load_data, local_training
-from discretion.runs.folder import RunFolder, alone, read_checkpoint, write_checkpoint
+from discretion.runs.folder import alone, read_checkpoint, write_checkpoint
 from discretion.runs.prepare import Task, build_task, first_model
-from discretion.runs.read import Run, read_run, read_runs
+from discretion.runs.read import AnyRun, Run, Timed, read_run, read_runs
 from discretion.timing import Profile
 from discretion.training.loop import State, train
 from discretion.training.server_update import Server
@@ -39,7 +38,7 @@ OnRound = Callable[[Progress], None]
 
 
 def execute(
-    run: Run | str | os.PathLike[str],
+    run: AnyRun,
     on_round: OnRound | None = None,
     profile: Profile | None = None,
     transport: Transport | None = None,
@@ -75,19 +74,14 @@ def execute(
                 _execute(run, task, ledger, on_round, profile, transport)
         finally:
             if config.train.randomness == "seeded":  # else timing is secret: it tells who took part
-                _add_profile(folder, profile)
+                _add_profile(run, profile)
     return run.refreshed()
 
 
 def _require_same(run: Run, found: Run) -> None:
     """Refuse a run that is not the one found in its folder, as after the folder was made anew."""
-    certified = (found.certificate.plan, found.certificate.population)
-    same = (
-        found.about.id == run.about.id
-        and found.config.identity() == run.config.identity()
-        and certified == (run.plan.digest(), run.population.digest())
-    )
-    if run.broken or not same:
+    its = (found.about.id, found.config.identity(), found.certificate.plan, found.certificate.population)
+    if run.broken or its != (run.about.id, run.config.identity(), run.plan.digest(), run.population.digest()):
         raise InputError(
             f"{run.folder} holds another run than this one{f' ({run.broken})' if run.broken else ''}: its "
             "settings, plan, population and certificate must fit each other. Read it again with read_run."
@@ -118,7 +112,7 @@ def _execute(
         elsewhere or task.clients,
         ledger,
         state,
-        run=task.name,
+        run=run.about.id,
         seed=config.seed if how.randomness == "seeded" else None,
         server=Server(how.server_learning_rate, how.server_momentum, how.server_adaptive, how.server_average),
         accept_no_privacy=how.accept_no_privacy,
@@ -151,10 +145,9 @@ def _finish_earlier_runs(run: Run, task: Task, ledger: Ledger, transport: Transp
     """Tell guards that the runs that this one continues are over, so that they free what was not used."""
     while run.config.after:
         run = read_run(run.config.after)
-        earlier = replace(task, population=run.population, name=run.about.id)
-        if (clients := remote_clients(run, earlier, transport)) is not None:
+        if (clients := remote_clients(run, task, transport)) is not None:
             clients.join()
-            clients.finish(len(ledger.states(earlier.name)))
+            clients.finish(len(ledger.states(run.about.id)))
 
 
 def remote_clients(run: Run, task: Task, transport: Transport | None = None) -> RemoteClients | None:
@@ -166,8 +159,8 @@ def remote_clients(run: Run, task: Task, transport: Transport | None = None) -> 
         transport or Sockets(read_addresses(Path(config.clients.addresses))),
         read_key(Path(config.clients.key)),
         run.plan,
-        task.population,
-        task.name,
+        run.population,
+        run.about.id,
         model=config.model.name,
         shapes=task.clients.shapes,
         local=local_training(config),
@@ -175,12 +168,10 @@ def remote_clients(run: Run, task: Task, transport: Transport | None = None) -> 
     )
 
 
-def _add_profile(folder: RunFolder, profile: Profile) -> None:
+def _add_profile(run: Run, profile: Profile) -> None:
     """Add this execution's times to those of earlier ones; executions that were killed are missing."""
-    record = profile.to_record()
-    rounds, seconds = int(record["rounds"]), dict(record["seconds"])
-    if folder.profile.exists():
-        before = json.loads(folder.profile.read_text(encoding="utf-8"))
-        rounds += before["rounds"]
-        seconds = {part: took + before["seconds"].get(part, 0.0) for part, took in seconds.items()}
-    write_safely(folder.profile, (json.dumps({"rounds": rounds, "seconds": seconds}) + "\n").encode())
+    before = run.refreshed().profile or Timed(rounds=0, seconds={})
+    new = profile.to_record()["seconds"]
+    seconds = {part: took + before.seconds.get(part, 0.0) for part, took in new.items()}
+    record = {"rounds": before.rounds + profile.rounds, "seconds": seconds}
+    write_safely(run.files.profile, (json.dumps(record) + "\n").encode())

@@ -1,53 +1,40 @@
 """The files of a run folder, the lock that keeps two processes apart, and the checkpoint."""
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
 
 from discretion.errors import ConfigError, InputError
-from discretion.files import write_safely
+from discretion.files import locked, write_safely
 from discretion.runs.config import Config
 from discretion.training.loop import State
 
 
-class FileIn:
-    """A file of a run folder, as an attribute that gives its path."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, folder: "RunFolder", _: object = None) -> Path:
-        return folder.path / self._name
-
-
-@dataclass(frozen=True)
 class RunFolder:
     """Where each part of a run is kept; usable wherever a path is."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+        self.population = path / "population.csv"
+        self.plan = path / "plan.json"
+        self.certificate = path / "certificate.json"
+        self.key = path / ".key"
+        self.about = path / "run.json"
+        self.history = path / "history.jsonl"
+        self.answers = path / "answers.jsonl"
+        self.checkpoint = path / "checkpoint.safetensors"
+        self.model = path / "model.safetensors"
+        self.report = path / "report.html"
+        self.profile = path / "profile.json"
+        self.lock = path / ".lock"
 
     def __fspath__(self) -> str:
         return str(self.path)
-
-    config = FileIn("config.toml")
-    population = FileIn("population.csv")
-    plan = FileIn("plan.json")
-    certificate = FileIn("certificate.json")
-    key = FileIn(".key")
-    about = FileIn("run.json")
-    history = FileIn("history.jsonl")
-    answers = FileIn("answers.jsonl")
-    checkpoint = FileIn("checkpoint.safetensors")
-    model = FileIn("model.safetensors")
-    report = FileIn("report.html")
-    profile = FileIn("profile.json")
-    lock = FileIn(".lock")
 
     def ledger(self, config: Config) -> Path:
         return Path(config.ledger) if config.ledger else self.path / "ledger.sqlite"
@@ -70,13 +57,8 @@ class RunFolder:
 @contextmanager
 def alone(folder: RunFolder) -> Iterator[None]:
     """Hold the run's lock, or raise if another process holds it; the lock ends with this process."""
-    with folder.lock.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"{folder.path} is being run by another process: wait for it, or stop it"
-            ) from None
+    in_use = f"{folder.path} is being run by another process: wait for it, or stop it"
+    with locked(folder.lock, in_use) as lock:
         lock.truncate(0)
         lock.write(lock_scope())
         lock.flush()
@@ -93,9 +75,7 @@ def lock_scope() -> str:
 
 
 def write_checkpoint(folder: RunFolder, state: State) -> None:
-    tensors = {"model": state.model, "velocity": state.velocity, "round": np.array([state.round])}
-    tensors |= {"step": state.step, "memory": state.memory, "square": state.square, "mean": state.mean}
-    tensors |= {"scale": np.array([state.scale])}
+    tensors = {name: np.atleast_1d(value) for name, value in vars(state).items()}
     write_safely(folder.checkpoint, safetensors.numpy.save(tensors))
 
 

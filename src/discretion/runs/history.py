@@ -29,11 +29,8 @@ class RoundRecord:
     def parse(cls, line: str) -> "RoundRecord":
         record = json.loads(line)
         accuracy, loss = record.get("accuracy"), record.get("loss")
-        return cls(
-            round=int(record["round"]),
-            accuracy=None if accuracy is None else float(accuracy),
-            loss=math.inf if loss is None or math.isnan(loss) else float(loss),
-        )
+        loss = math.inf if loss is None or math.isnan(loss) else float(loss)
+        return cls(int(record["round"]), None if accuracy is None else float(accuracy), loss)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import platform
 import secrets
 import shutil
@@ -19,14 +18,14 @@ import numpy as np
 from discretion.accounting import certify
 from discretion.accounting.cross_check import cross_check
 from discretion.errors import InputError
-from discretion.files import sync, write_safely
+from discretion.files import AnyPath, sync, write_safely
 from discretion.ledger.ledger import Ledger
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
 from discretion.runs.build import divide, fitted, load_data, local_clients, plan_of
 from discretion.runs.config import Config, make, read
 from discretion.runs.folder import RunFolder, read_checkpoint
-from discretion.runs.read import CrossCheckRecord, Run, RunAbout
+from discretion.runs.read import Run, RunAbout
 from discretion.tasks.datasets import Dataset
 from discretion.training.server_update import Vector
 
@@ -51,9 +50,8 @@ def build_task(
     clients = local_clients(config, dataset, partition)
     said = config.identity() + str(clients.device) + population.to_csv()
     content = hashlib.blake2b(said.encode(), key=key)
-    start = first_model(config, clients)
-    arrays = (partition.index, partition.start, dataset.train.inputs, dataset.train.labels, start)
-    for array in arrays:
+    arrays = (partition.index, partition.start, dataset.train.inputs, dataset.train.labels)
+    for array in (*arrays, first_model(config, clients)):
         content.update(np.ascontiguousarray(array).data)
     return Task(population, clients, content.hexdigest()[:16])
 
@@ -71,8 +69,8 @@ def first_model(config: Config, clients: "LocalClients") -> Vector:
 
 
 def prepare(
-    config: Config | Mapping[str, Any] | str | os.PathLike[str],
-    out: str | os.PathLike[str],
+    config: Config | Mapping[str, Any] | AnyPath,
+    out: AnyPath,
     dataset: Dataset | None = None,
     population: Population | None = None,
     plan: Plan | None = None,
@@ -86,7 +84,9 @@ def prepare(
     """
     folder = RunFolder(Path(out))
     folder.require_new()
-    config = _config(config).anchored()
+    if not isinstance(config, Config):
+        config = make(dict(config)) if isinstance(config, Mapping) else read(Path(config))
+    config = config.anchored()
     dataset = dataset or load_data(config)
     key = b"" if config.train.randomness == "seeded" else secrets.token_bytes(32)
     task = build_task(config, dataset, population, key)
@@ -106,17 +106,11 @@ def prepare(
         source=dataset.source,
         device=str(task.clients.device),
         randomness=certificate.randomness,
-        cross_check=CrossCheckRecord(**vars(checked)),
+        cross_check=checked,
     )
     run = Run(folder.path, config, about, task.population, plan, certificate, task)
     _write(run, key)
     return run
-
-
-def _config(given: Config | Mapping[str, Any] | str | os.PathLike[str]) -> Config:
-    if isinstance(given, Config):
-        return given
-    return make(dict(given)) if isinstance(given, Mapping) else read(Path(given))
 
 
 def _write(run: Run, key: bytes) -> None:
@@ -135,9 +129,7 @@ def _write(run: Run, key: bytes) -> None:
             write_safely(half.key, key)
             half.key.chmod(0o600)
         write_safely(half.about, (json.dumps(run.about.model_dump(), indent=1) + "\n").encode())
-        if path.exists():
-            path.rmdir()
-        draft.rename(path)
+        draft.rename(path)  # in place of an empty folder, if there is one
         sync(path.parent)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)

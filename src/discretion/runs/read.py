@@ -1,7 +1,5 @@
 """One run as its folder holds it, and the only reader of run folders; nothing is written."""
 
-import html
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from discretion.accounting import Certificate, Pld
 from discretion.accounting.certificate import worst_of
+from discretion.accounting.cross_check import CrossCheck
 from discretion.arrays import Floats, Ints
 from discretion.errors import InputError, PlanError
-from discretion.files import read_text
+from discretion.files import AnyPath, read_text
 from discretion.jsonfile import AnyRecord, Record, parse
-from discretion.ledger import snapshot
-from discretion.ledger.snapshot import OnRecord
+from discretion.ledger.reader import OnRecord, nothing, read_on
+from discretion.plan.html_table import html_table
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
 from discretion.plan.summary import Treatment, treatment
@@ -32,31 +31,18 @@ if TYPE_CHECKING:
 NUMBER = re.compile(r"\d[\d.,]*(?<![.,])")
 
 
-class CrossCheckRecord(Record):
-    """What dp-accounting counted again when the certificate was issued."""
-
-    accountant: str
-    counted: int  # kinds of clients
-    kinds: int
-    difference: float  # largest share by which the two accountants differ
-
-
 class RunAbout(Record):
     """run.json"""
 
     id: str
     created: str
-    discretion: str  # the version that made the folder
+    discretion: str  # version that made the folder
     python: str = ""
     data: str
     source: str
     device: str = ""
     randomness: str
-    cross_check: CrossCheckRecord | None = None
-
-    @property
-    def version(self) -> str:
-        return self.discretion
+    cross_check: CrossCheck | None = None
 
 
 class Timed(Record):
@@ -87,20 +73,15 @@ class Run:
         return f"<Run {self.name}: {self.plan.method}, {len(self.population)} clients, {state}>"
 
     def _repr_html_(self) -> str:
-        accuracy = f"{self.history.accuracy[-1]:.1%}" if len(self.history.rounds) else "–"
         rows = {
-            "run": self.name,
             "method": self.plan.method,
             "data": self.about.data,
             "clients": f"{len(self.population):,}",
             "rounds": f"{self.history.done} of {self.plan.rounds}",
-            "accuracy": accuracy,
+            "accuracy": f"{self.history.accuracy[-1]:.1%}" if len(self.history.rounds) else "–",
             "largest share of a budget": f"{float(self.certificate.share.max()):.1%}",
         }
-        cells = "".join(
-            f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items()
-        )
-        return f"<table>{cells}</table>"
+        return html_table(f"Run: {self.name}", rows)
 
     @property
     def files(self) -> RunFolder:
@@ -118,14 +99,14 @@ class Run:
     def history(self) -> History:
         try:
             return read_history(self.files.history)
-        except (*UNREADABLE, UnicodeDecodeError) as problem:
+        except UNREADABLE as problem:
             raise InputError(f"cannot read {self.files.history}: {problem!r}") from None
 
     @cached_property
     def ledger(self) -> OnRecord | None:
         """What the ledger has of this run; None where there is no ledger yet, or none that can be read."""
-        known = snapshot.nothing(len(self.population))
-        return snapshot.read_on(self.files.ledger(self.config), self.about.id, known)
+        known = nothing(len(self.population))
+        return read_on(self.files.ledger(self.config), self.about.id, known)
 
     @cached_property
     def refusals(self) -> dict[str, tuple[int, str]]:
@@ -176,12 +157,12 @@ class Run:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Every setting by its dotted name, such as plan.rounds."""
-        return dict(_flat(self.config.model_dump()))
+        return _flat(self.config.model_dump())
 
     @cached_property
     def shown(self) -> dict[str, Any]:
         """The settings that may be shown to anybody, by dotted name."""
-        return dict(_flat(self.config.public()))
+        return _flat(self.config.public())
 
     @cached_property
     def classes(self) -> tuple[tuple[str, ...], Ints]:
@@ -217,7 +198,10 @@ class Run:
         return ""
 
 
-def read_runs(runs: Sequence[Run | str | os.PathLike[str]]) -> list[Run]:
+AnyRun = Run | AnyPath  # read already, or its folder
+
+
+def read_runs(runs: Sequence[AnyRun]) -> list[Run]:
     """Read run folders; a folder that is named twice counts once, and a run that is read already is kept."""
     if not runs:
         raise InputError("no run given: name at least one run folder")
@@ -225,7 +209,7 @@ def read_runs(runs: Sequence[Run | str | os.PathLike[str]]) -> list[Run]:
     return [run if isinstance(run, Run) else read_run(run) for run in paths.values()]
 
 
-def read_run(path: str | os.PathLike[str]) -> Run:
+def read_run(path: AnyPath) -> Run:
     """Read a run folder; nothing in it is written."""
     folder = RunFolder(Path(path))
     folder.require()
@@ -252,9 +236,8 @@ def _parsed(path: Path, kind: type[AnyRecord]) -> AnyRecord:
         raise InputError(f"cannot read {path}: {problem}") from None
 
 
-def _flat(section: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+def _flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for name, value in section.items():
-        key = f"{prefix}{name}"
-        found += _flat(value, f"{key}.") if isinstance(value, dict) else [(key, value)]
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return found

@@ -1,6 +1,5 @@
 """New plans for the remaining rounds of a run, when clients join, leave or change budgets."""
 
-import os
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,12 +8,13 @@ import numpy as np
 
 from discretion.arrays import Floats, Ints
 from discretion.errors import BudgetError, InputError
+from discretion.files import AnyPath
 from discretion.ledger.ledger import Ledger
 from discretion.ledger.store import copy_ledger
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
 from discretion.runs.build import fitted, load_data, plan_of
-from discretion.runs.config import Config
+from discretion.runs.config import Config, make
 from discretion.runs.folder import RunFolder, alone, read_checkpoint
 from discretion.runs.prepare import build_task, prepare
 from discretion.runs.read import Run, read_run
@@ -40,12 +40,7 @@ class Replanned:
     total: Floats  # (N,) epsilon when the new plan is done
 
 
-def replan(
-    path: str | os.PathLike[str],
-    people: str | Path,
-    out: str | os.PathLike[str],
-    report: Report | None = None,
-) -> Replanned:
+def replan(path: AnyPath, people: str | Path, out: AnyPath, report: Report | None = None) -> Replanned:
     """Close a run that stopped, and prepare its remaining rounds as a new run for the clients in a CSV file.
 
     The new run has a plan and a certificate of its own, starts from the last model, and uses the same
@@ -136,15 +131,11 @@ def _continued(run: Run, people: Path, rounds: int) -> Config:
     """Return the run's settings for its remaining rounds, on the same ledger."""
     if rounds < 1:
         raise InputError(f"no round of {run.folder} is left to plan")
-    config = run.config
-    return config.model_copy(
-        update={
-            "ledger": str(run.files.ledger(config).absolute()),
-            "after": str(run.folder.absolute()),
-            "population": config.population.model_copy(update={"csv": str(people.absolute())}),
-            "plan": config.plan.model_copy(update={"rounds": rounds}),
-        }
-    )
+    record = run.config.model_dump()
+    record |= {"ledger": str(run.files.ledger(run.config).absolute()), "after": str(run.folder.absolute())}
+    record["population"]["csv"] = str(people.absolute())
+    record["plan"]["rounds"] = rounds
+    return make(record)
 
 
 def _plan(config: Config, population: Population, layers: tuple[int, ...], ledger: Ledger) -> Plan:

@@ -1,6 +1,6 @@
 """Data sets by name: arrays ready for a model, number of classes, owners of records."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +10,8 @@ import numpy.typing as npt
 from discretion import outside
 from discretion.errors import DataError, nearest
 from discretion.tasks import fetch, readers
-from discretion.tasks.catalogue import ENTRIES, MEAN_STD, RECIPES, Kind
+from discretion.tasks.catalogue import FACTS, Kind
+from discretion.tasks.fetch import RECIPES, Progress, Report
 from discretion.tasks.readers import Bytes, Floats, Ints
 
 
@@ -39,8 +40,8 @@ def load(
     *,
     path: Path | None = None,
     offline: bool = False,
-    report: Callable[[str], None] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    report: Report | None = None,
+    progress: Progress | None = None,
 ) -> Dataset:
     """Return a data set by name, from the cache if it is there; `path` is a person's own table (csv).
 
@@ -48,22 +49,22 @@ def load(
     """
     if outside.is_outside(name) and path is None:
         return _from_outside(name)
-    if name not in ENTRIES:
+    if name not in FACTS:
         raise DataError(
-            f"{name!r} is no data set.{nearest(name, ENTRIES)} There are: {', '.join(ENTRIES)}, and your own "
+            f"{name!r} is no data set.{nearest(name, FACTS)} There are: {', '.join(FACTS)}, and your own "
             "as package.module:function."
         )
-    if (path is not None) != (name == "csv"):
+    if name == "csv":
+        if path is None:
+            raise DataError("csv: needs the path of your table.")
+        return _own_table(path)
+    if path is not None:
         raise DataError(
-            "csv: needs the path of your table."
-            if path is None
-            else f"{name}: takes no path; its files belong into {fetch.cache_folder() / name}. "
+            f"{name}: takes no path; its files belong into {fetch.cache_folder() / name}. "
             "A table of your own is the data set csv."
         )
-    if path is not None:
-        return _own_table(path)
-    if name in _EMBEDDED:
-        return _EMBEDDED[name]()
+    if name not in RECIPES:
+        return _from_scikit_learn(name)
     folder, source = fetch.ensure(RECIPES[name], offline=offline, report=report, progress=progress)
     return _FETCHED[name](folder, source)
 
@@ -89,16 +90,11 @@ def _from_outside(name: str) -> Dataset:
     return replace(found, name=name)
 
 
-def _dataset(
-    name: str,
-    splits: tuple[Split, Split],
-    classes: int,
-    source: str,
-    owner: Ints | None = None,
-    owners: tuple[str, ...] = (),
-) -> Dataset:
+def _dataset(name: str, splits: tuple[Split, Split], classes: int, source: str) -> Dataset:
     """Return a data set of the catalogue from its training and test split."""
-    return Dataset(name, *splits, classes, ENTRIES[name].kind, source, *MEAN_STD[name], owner, owners)
+    facts = FACTS[name]
+    mean, std = facts.get("mean", 0.0), facts.get("std", 1.0)
+    return Dataset(name, *splits, classes, facts["kind"], source, mean, std)
 
 
 def _idx_images(folder: Path, source: str) -> Dataset:
@@ -111,13 +107,15 @@ def _idx_images(folder: Path, source: str) -> Dataset:
 
 
 def _cifar(folder: Path, source: str) -> Dataset:
-    batches = [readers.read_cifar_batch(folder / f"data_batch_{i}.bin") for i in range(1, 6)]
-    train = Split(
-        np.concatenate([images for images, _ in batches]),
-        np.concatenate([labels for _, labels in batches]),
+    batches = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+    *train, test = (Split(*readers.read_cifar_batch(folder / f"{batch}.bin")) for batch in batches)
+    return _dataset("cifar-10", (_joined(train), test), 10, source)
+
+
+def _joined(splits: Sequence[Split]) -> Split:
+    return Split(
+        np.concatenate([split.inputs for split in splits]), np.concatenate([split.labels for split in splits])
     )
-    test = Split(*readers.read_cifar_batch(folder / "test_batch.bin"))
-    return _dataset("cifar-10", (train, test), 10, source)
 
 
 def _adult(folder: Path, source: str) -> Dataset:
@@ -135,10 +133,7 @@ def _shakespeare(folder: Path, source: str) -> Dataset:
     """Make windows of 80 characters, labelled by the next one; the last fifth of each role is for testing."""
     code = np.full(128, 255, np.uint8)
     code[np.frombuffer(ALPHABET.encode(), np.uint8)] = np.arange(len(ALPHABET))
-    texts: list[Bytes] = []
-    owners: list[str] = []
-    train, test, owner = [], [], []  # starts of windows in all texts together
-    offset = 0
+    roles: list[tuple[str, Split, Split]] = []
     for role, words in readers.read_plays(folder / "plays.txt").items():
         text = code[np.frombuffer(words.encode(), np.uint8)]
         text = text[text != 255]
@@ -148,28 +143,18 @@ def _shakespeare(folder: Path, source: str) -> Dataset:
         cut = max(1, starts.size * 4 // 5)
         # A test window may not overlap the characters that training has seen, labels included.
         unseen = starts[starts > starts[cut - 1] + WINDOW]
-        train.append(starts[:cut] + offset)
-        test.append(unseen + offset)
-        owner.append(np.full(cut, len(owners)))
-        owners.append(role)
-        texts.append(text)
-        offset += text.size
-    together = np.concatenate(texts)
-    windows = np.lib.stride_tricks.sliding_window_view(together, WINDOW)
-
-    def split(parts: list[Ints]) -> Split:
-        starts = np.concatenate(parts)
-        return Split(windows[starts], together[starts + WINDOW].astype(np.int64))
-
-    holder = np.concatenate(owner).astype(np.int64)
-    splits = split(train), split(test)
-    return _dataset("shakespeare", splits, len(ALPHABET), source, owner=holder, owners=tuple(owners))
+        windows = np.lib.stride_tricks.sliding_window_view(text, WINDOW)
+        train, test = (
+            Split(windows[at], text[at + WINDOW].astype(np.int64)) for at in (starts[:cut], unseen)
+        )
+        roles.append((role, train, test))
+    owners, trains, tests = zip(*roles, strict=True)
+    data = _dataset("shakespeare", (_joined(trains), _joined(tests)), len(ALPHABET), source)
+    owner = np.repeat(np.arange(len(owners)), [len(train.labels) for train in trains])
+    return replace(data, owner=owner, owners=owners)
 
 
-_IN_SCIKIT_LEARN = "embedded in scikit-learn"
-
-
-def _scikit_learn(name: str) -> tuple[Floats, Ints]:
+def _from_scikit_learn(name: str) -> Dataset:
     try:
         from sklearn import datasets
     except ImportError:
@@ -177,69 +162,42 @@ def _scikit_learn(name: str) -> tuple[Floats, Ints]:
             "digits and breast-cancer come with scikit-learn, which is not installed: "
             "pip install 'discretion[torch]'"
         ) from None
-    features, labels = getattr(datasets, f"load_{name}")(return_X_y=True)
-    return features.astype(np.float32), labels.astype(np.int64)
-
-
-def _digits() -> Dataset:
-    features, labels = _scikit_learn("digits")
-    # 0..16 in the file; 0..255 like every other image here.
-    images = np.rint(features * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
-    return _dataset("digits", _split(images, labels, _test_fifth(len(labels), None)), 10, _IN_SCIKIT_LEARN)
-
-
-# What each of the ten measures can be at most, about, for a cell's mean, standard error and worst:
-# radius, texture, perimeter, area, smoothness, compactness, concavity, concave points, symmetry,
-# fractal dimension. Fixed by hand, never computed from the records.
-_BREAST_CANCER_SCALES = np.array(
-    [
-        [30, 40, 200, 2500, 0.2, 0.4, 0.5, 0.2, 0.4, 0.1],
-        [3, 5, 25, 500, 0.05, 0.2, 0.4, 0.05, 0.1, 0.03],
-        [40, 50, 250, 4000, 0.25, 1, 1.5, 0.3, 0.7, 0.2],
-    ],
-    np.float32,
-).ravel()
-
-
-def _breast_cancer() -> Dataset:
-    features, labels = _scikit_learn("breast_cancer")
-    scaled = features / _BREAST_CANCER_SCALES
-    splits = _split(scaled, labels, _test_fifth(len(labels), None))
-    return _dataset("breast-cancer", splits, 2, _IN_SCIKIT_LEARN)
+    features, labels = getattr(datasets, f"load_{name.replace('-', '_')}")(return_X_y=True)
+    features, labels = features.astype(np.float32), labels.astype(np.int64)
+    if name == "digits":  # 0..16 in the file; 0..255 like every other image here
+        inputs = np.rint(features * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
+    else:
+        inputs = features / np.array(FACTS[name]["scales"], np.float32).ravel()
+    splits = _split(inputs, labels, _test_fifth(len(labels), None))
+    return _dataset(name, splits, len(np.unique(labels)), "embedded in scikit-learn")
 
 
 def _own_table(path: Path) -> Dataset:
     """Read the user's table; features are used as they are, so scale them by public constants before."""
     table = readers.read_table(path)
-    found = _ordered(table.labels)
+    found, labels = _numbered(table.labels)
     if len(found) < 2:
         raise DataError(f"{path}: found labels {', '.join(found)}; expected at least two different ones")
-    labels = _numbered(table.labels, found)
-    owners = _ordered(table.clients or ())
-    owner = None if table.clients is None else _numbered(table.clients, owners)
+    owners, owner = ((), None) if table.clients is None else _numbered(table.clients)
     is_test = _test_fifth(len(labels), owner)
     if not is_test.any():
         raise DataError(
             f"{path}: {len(labels)} records, too few for a test set; expected at least 5 and, "
             "with a column `client`, more than one for some client"
         )
-    splits = _split(table.features, labels, is_test)
     source = f"your table {path.name}, labels {', '.join(found[:20])} as 0, 1, ..."
-    of_train = None if owner is None else owner[~is_test]
-    return _dataset("csv", splits, len(found), source, owner=of_train, owners=owners)
+    data = _dataset("csv", _split(table.features, labels, is_test), len(found), source)
+    return replace(data, owner=None if owner is None else owner[~is_test], owners=owners)
 
 
-def _ordered(cells: Sequence[str]) -> tuple[str, ...]:
-    """Return the distinct cells, in numeric order if all are numbers."""
+def _numbered(cells: Sequence[str]) -> tuple[tuple[str, ...], Ints]:
+    """Return the distinct cells, in numeric order if all are numbers, and (n,) the number of each cell."""
     try:
-        return tuple(sorted(set(cells), key=float))
+        words = sorted(set(cells), key=float)
     except ValueError:
-        return tuple(sorted(set(cells)))
-
-
-def _numbered(cells: Sequence[str], words: Sequence[str]) -> Ints:
-    index = {word: i for i, word in enumerate(words)}
-    return np.array([index[cell] for cell in cells], np.int64)
+        words = sorted(set(cells))
+    number = {word: i for i, word in enumerate(words)}
+    return tuple(words), np.array([number[cell] for cell in cells], np.int64)
 
 
 def _test_fifth(count: int, owner: Ints | None) -> npt.NDArray[np.bool_]:
@@ -264,4 +222,3 @@ _FETCHED = {
     "cifar-10": _cifar,
     "shakespeare": _shakespeare,
 }
-_EMBEDDED = {"digits": _digits, "breast-cancer": _breast_cancer}

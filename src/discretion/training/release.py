@@ -111,7 +111,9 @@ def release(
     if quantile is not None:
         bits = within - len(asked) / 2 + source(len(phase.noise)).gaussian(1, quantile.noise)[0]
         share = bits / max(phase.expected.sum(), 1.0) + 0.5
-        scale = rescaled(scale, -quantile.learning_rate * (share - quantile.target))
+        power = math.log(scale) - quantile.learning_rate * (share - quantile.target)
+        most = math.log(LARGEST_SCALE)  # so that clips and noise neither underflow nor overflow
+        scale = math.exp(min(max(power, -most), most))
     return sums, scale
 
 
@@ -126,12 +128,6 @@ def missing_noise(plan: Plan, phase: Phase, shares: Ints) -> Floats:
         return phase.pool_releases.astype(np.float64)
     brought = np.bincount(phase.pool, shares / plan.shares(phase), len(phase.noise))
     return np.asarray(np.maximum(phase.pool_releases - brought, 0.0))
-
-
-def rescaled(scale: float, power: float) -> float:
-    """Return scale · exp(power), limited so that clips and noise neither underflow nor overflow."""
-    most = math.log(LARGEST_SCALE)
-    return math.exp(min(max(math.log(scale) + power, -most), most))
 
 
 def clipped_sums(

@@ -12,7 +12,7 @@ from typing import Literal
 
 from discretion.clients.remote import Heard
 from discretion.errors import DiscretionError
-from discretion.ledger.snapshot import OnRecord, nothing, read_on
+from discretion.ledger.reader import OnRecord, nothing, read_on
 from discretion.runs.folder import RunFolder, lock_scope
 from discretion.runs.history import UNREADABLE, RoundRecord, parse_answers
 from discretion.runs.read import Run, read_run

@@ -3,21 +3,20 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from discretion.accounting.certificate import share_of
-from discretion.audit import statements
 from discretion.methods import METHODS
-from discretion.report import html, numbers, wording
+from discretion.report import numbers
 from discretion.report.chart import Chart, Series, Style, linear, rounds
-from discretion.report.charts import class_styles
-from discretion.report.overview import VERDICTS, verdict
-from discretion.report.page import asset, layout, render
+from discretion.report.charts import BUDGET, class_styles
+from discretion.report.page import asset, macro, render
 from discretion.report.page import parts as page_parts
-from discretion.report.run_group import title
+from discretion.report.run_group import VERDICTS, title, verdict
 from discretion.report.wording import at_most
 from discretion.runs.read import Run
 from discretion.watch.follow import Seen, Status
@@ -30,16 +29,15 @@ NAVIGATION = {
     "refusals": "Refusals",
     "about": "About",
 }
-STATUS: dict[Status, html.Badge] = {
-    "waiting": html.Badge("plain", "waiting"),
-    "ready": html.Badge("plain", "not begun"),
-    "running": html.Badge("good", "running"),
-    "stopped": html.Badge("warn", "stopped"),
-    "finished": html.Badge("good", "finished"),
+STATUS: dict[Status, tuple[str, str]] = {
+    "waiting": ("plain", "waiting"),
+    "ready": ("plain", "not begun"),
+    "running": ("good", "running"),
+    "stopped": ("warn", "stopped"),
+    "finished": ("good", "finished"),
 }
 MOST_ROWS = 30  # of evaluations, the last ones
 MOST_REFUSALS = 20  # that are named, the first ones
-AHEAD = ("planned, and the budget", Style("--ink", "", "dot"))
 CHARTS = ("chart-accuracy", "chart-spending")
 HEIGHT = 280
 MOST_POINTS = 400  # of a line
@@ -69,59 +67,51 @@ class PageView:
 
 
 def view_of(seen: Seen) -> PageView:
-    run = seen.run
+    run, told = seen.run, escape(lead(seen))
     if run is None:
         verb = "Cannot read" if seen.problem else "Waiting for"
-        waiting: dict[str, html.Content] = {
-            "marks": STATUS[seen.status],
-            "heading": f"{verb} {seen.folder}",
-            "lead": lead(seen),
-            "said": f"{verb} the run.",
+        waiting = {
+            "marks": macro("badge", *STATUS[seen.status]),
+            "heading": escape(f"{verb} {seen.folder}"),
+            "lead": told,
+            "said": escape(f"{verb} the run."),
         }
-        return PageView(f"waiting · {seen.folder.name}", seen.status, _laid_out(waiting))
-    rows, certificate = classes(seen), run.certificate
-    method = title(run.plan.method)
-    parts: dict[str, html.Content] = {
-        "lead": lead(seen),
-        "evaluations": _evaluations(seen),
-        "classes": _classes(run, rows),
-        "key": html.Legend((), [*((row.name, look) for row, look in _drawn(rows)), AHEAD]),
-        "missing": _missing(seen, run, rows),
-        "said": _said(seen, run),
-    }
-    protected = statements.protected(run.plan.unit, run.plan.adjacency)
-    worded = page_parts(
+        return PageView(f"waiting · {seen.folder.name}", seen.status, waiting)
+    rows, certificate, method = classes(seen), run.certificate, title(run.plan.method)
+    drawn = _drawn(rows)
+    parts = page_parts(
         "live_parts.html",
         seen=seen,
         run=run,
         rows=rows,
+        lines=[*((row.name, look) for row, look in drawn), ("planned, and the budget", BUDGET)],
         method=method,
         idea=METHODS[run.plan.method].idea if run.plan.method in METHODS else "",
         status=STATUS[seen.status],
-        verdict=VERDICTS["broken" if run.broken else verdict(certificate)],
-        protected="Nobody" if certificate.promises_nothing else protected,
-        statements=statements,
-        at_most=wording.at_most,
+        verdict=VERDICTS["broken" if run.broken else verdict([certificate])],
+        evaluated=_evaluations(seen),
+        sentences=missing(seen, rows),
+        refused=any(row.refusing or row.refusals or row.declined for row in rows),
+        declined=_declined(seen, run),
+        at_most=at_most,
         pace=pace,
     )
     spent = "Share of its budget that each budget class has spent, over rounds, as in the table above."
     charts = {
         "chart-accuracy": (_accuracy_chart(seen, run.plan.rounds), f"Accuracy over rounds. {lead(seen)}"),
-        "chart-spending": (_spending_chart(seen, run, _drawn(rows)), spent),
+        "chart-spending": (_spending_chart(seen, run, drawn), spent),
     }
-    drawn = {name: html.Drawing(name, *chart) for name, chart in charts.items()}
-    share = f"{100 * seen.done / run.plan.rounds:.0f} %"
-    heading = f"{share} · {method} · {seen.folder.name}"
-    return PageView(heading, seen.status, worded | _laid_out(parts), _laid_out(drawn))
-
-
-def _laid_out(parts: Mapping[str, html.Content]) -> dict[str, Markup]:
-    return {name: layout(part) for name, part in parts.items()}
+    return PageView(
+        f"{100 * seen.done / run.plan.rounds:.0f} % · {method} · {seen.folder.name}",
+        seen.status,
+        parts | {"lead": told, "said": escape(_said(seen, run))},
+        {name: macro("drawing", name, *chart) for name, chart in charts.items()},
+    )
 
 
 def page(view: PageView) -> str:
     """Return the whole page, as it is now; its script asks for what changes later."""
-    empty = _laid_out({name: html.Drawing(name, EMPTY, "Nothing yet") for name in CHARTS})
+    empty = {name: macro("drawing", name, EMPTY, "Nothing yet") for name in CHARTS}
     return render(
         "live.html",
         view.title,
@@ -134,17 +124,13 @@ def page(view: PageView) -> str:
     )
 
 
-def _evaluations(seen: Seen) -> html.Content:
-    if not seen.rounds:
-        return html.note("No round has been evaluated yet.")
+def _evaluations(seen: Seen) -> list[list[str]]:
+    """Return rows on the last evaluations, the latest first."""
     found = list(zip(seen.rounds, seen.accuracy, seen.loss, strict=True))[-MOST_ROWS:]
-    rows = [
+    return [
         [f"{at:,}", f"{100 * hits:.2f}", f"{loss:.4f}" if math.isfinite(loss) else "diverged"]
         for at, hits, loss in reversed(found)
     ]
-    return html.table(
-        ["Round", "Accuracy, %", "Loss"], rows, "data", "The last evaluations, the latest first"
-    )
 
 
 def _drawn(rows: Sequence[Class]) -> list[tuple[Class, Style]]:
@@ -154,52 +140,13 @@ def _drawn(rows: Sequence[Class]) -> list[tuple[Class, Style]]:
     return [(row, look) for row, look in pairs if row.finite]
 
 
-def _classes(run: Run, rows: Sequence[Class]) -> html.Content:
-    if not rows:
-        return html.note(statements.unproved(run.broken))
-    body: list[list[html.Content]] = []
-    for row in rows:
-        spent, budget = numbers.spent_of(row.spent, row.budget)
-        bar = html.Meter(row.share) if row.finite else ""
-        left = "no limit" if math.isinf(row.budget) else numbers.rounded_down(row.left)
-        body.append([row.name, f"{row.clients:,}", (spent, bar), left, budget])
-    head = ["Budget class", "Clients", "Epsilon spent", "Left", "Budget"]
-    return html.table(head, body, "budget", "What each budget class has spent, and has left")
-
-
-def _missing(seen: Seen, run: Run, rows: Sequence[Class]) -> html.Content:
-    said = missing(seen, rows)
-    if not said:
-        none = "No client’s budget refused a round"
-        if run.config.clients.where == "here":
-            return html.note(f"{none}, and clients that are simulated cannot fail to answer.")
-        return html.note(f"{none}, no guard refused an order.")
-    parts: list[html.Content] = [html.Tagged("p", " ".join(said), "intro")]
-    if any(row.refusing or row.refusals or row.declined for row in rows):
-        head = ["Budget class", "Clients", "Refusing now", "Refusals so far"]
-        body = [[row.name, *(f"{n:,}" for n in (row.clients, row.refusing, row.refusals))] for row in rows]
-        if not run.secret:
-            head.append("Refused by guards")
-            body = [[*line, f"{row.declined:,}"] for line, row in zip(body, rows, strict=True)]
-        parts.append(html.table(head, body, "refusals", "Refusals by budget class"))
-    if seen.answers.last and not run.secret:
-        at, asked, answered = seen.answers.last
-        parts.append(html.note(f"In round {at:,}, {answered:,} of {asked:,} orders were answered."))
-    if seen.answers.refused:
-        parts.append(_declined(seen, run))
-    return parts
-
-
-def _declined(seen: Seen, run: Run) -> html.PageTable:
+def _declined(seen: Seen, run: Run) -> list[list[str]]:
     """Return the reasons for which guards refused; and whose and since when, unless coins are secret."""
     refused = seen.answers.refused
     if run.secret:
         reasons = run.why_refused(why for _, why in refused.values())[:MOST_REFUSALS]
-        body = [[why, f"{count:,}"] for why, count in reasons]
-        return html.table(["Why", "Clients"], body, "data", "Why guards refused")
-    some = list(refused.items())[:MOST_REFUSALS]
-    body = [[name, f"{at:,}", why] for name, (at, why) in some]
-    return html.table(["Client", "Since round", "Why"], body, "data", "Guards that refused")
+        return [[why, f"{count:,}"] for why, count in reasons]
+    return [[name, f"{at:,}", why] for name, (at, why) in islice(refused.items(), MOST_REFUSALS)]
 
 
 def _said(seen: Seen, run: Run) -> str:
@@ -208,7 +155,7 @@ def _said(seen: Seen, run: Run) -> str:
     tenth = 10 * seen.done // rounds
     known = [hits for at, hits in zip(seen.rounds, seen.accuracy, strict=True) if 10 * at <= tenth * rounds]
     reached = f", accuracy {numbers.percent(known[-1])}" if known and tenth else ""
-    return f"{STATUS[seen.status].words}: {10 * tenth} % of {rounds:,} rounds{reached}."
+    return f"{STATUS[seen.status][1]}: {10 * tenth} % of {rounds:,} rounds{reached}."
 
 
 def _accuracy_chart(seen: Seen, last: int) -> Chart:
@@ -238,10 +185,11 @@ def _spending_chart(seen: Seen, run: Run, drawn: Sequence[tuple[Class, Style]]) 
         now = (seen.counted, float(np.interp(seen.counted, curve.rounds, share)))
         past = [point for point in points if point[0] < seen.counted] + [now]
         ahead = [now] + [point for point in points if point[0] > seen.counted]
-        bare = replace(look, symbol="")
         if len(ahead) > 1:
-            lines.append(_line(f"{row.name}, planned", ahead, replace(bare, dash="dot"), row, seen.counted))
-        lines.append(_line(row.name, past, bare, row, seen.counted))
+            lines.append(
+                _line(f"{row.name}, planned", ahead, replace(look.bare, dash="dot"), row, seen.counted)
+            )
+        lines.append(_line(row.name, past, look.bare, row, seen.counted))
     highest = max([1.0, *(value for line in lines for value in line.y)])
     axis = linear("Share of the budget", 0.0, 1.06 * highest, 5, percent=True)
     return Chart(tuple(lines), rounds(run.plan.rounds, 10), axis, HEIGHT, levels=((1.0, "--ink"),))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from discretion.accounting.certificate import share_of
-from discretion.ledger.snapshot import nothing
+from discretion.ledger.reader import nothing
 from discretion.plan.plan import Plan
 from discretion.report import numbers
 from discretion.watch.follow import Seen

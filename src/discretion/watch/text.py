@@ -9,8 +9,8 @@ from rich.table import Table
 
 from discretion.accounting.certificate import share_of
 from discretion.audit import statements
-from discretion.methods import METHODS
 from discretion.report import numbers
+from discretion.report.run_group import title
 from discretion.runs.read import Run
 from discretion.watch.braille import Trace, sketch
 from discretion.watch.follow import Seen, Status
@@ -33,8 +33,9 @@ def show(out: Console, seen: Seen, plots: bool = True) -> None:
     if run is None:
         out.print(f"{STATUS[seen.status]} {escape(seen.problem)}")
         return
-    title = METHODS[run.plan.method].title if run.plan.method in METHODS else run.plan.method
-    out.print(f"[bold]{escape(title)}[/] on {escape(run.about.data)} · {STATUS[seen.status]}")
+    out.print(
+        f"[bold]{escape(title(run.plan.method))}[/] on {escape(run.about.data)} · {STATUS[seen.status]}"
+    )
     out.print(escape(lead(seen)))
     rows = classes(seen)
     if rows:
@@ -68,7 +69,7 @@ def _table(rows: Sequence[Class]) -> Table:
             escape(row.name),
             f"{row.clients:,}",
             f"[bold red]{spent}[/]" if over else spent,
-            "no limit" if math.isinf(row.left) else f"{math.floor(row.left * 1e4) / 1e4:.4f}",
+            "no limit" if math.isinf(row.left) else numbers.rounded_down(row.left),
             share,
             *([f"{row.refusing + (row.declined or 0)}"] if refused else []),
         )

@@ -174,8 +174,8 @@ def test_groups_at_equal_rates_are_noisier_than_one_noise_for_all(name: str) -> 
         clients = drawn(setting, rates)
         weight = xu_hu.weights(clients)
         found += [noise[0] ** 2] if not found else []  # everybody at the strictest budget
-        found.append(formulas.noise_to_signal(clients, noise, weight, setting.cohort))
-        gains.append(formulas.gain(clients, weight, setting.cohort))
+        found.append(formulas.noise_to_signal(clients, noise, weight, formulas.cohort_of(setting)))
+        gains.append(formulas.gain(clients, weight, formulas.cohort_of(setting)))
     assert found == pytest.approx(NOISE[name], rel=6e-3)
     assert gains[0] == pytest.approx(1 / 3)
     if name in ("FMNIST", "CIFAR-10"):
@@ -219,7 +219,7 @@ def test_published_rates_are_nearly_those_of_one_pool(name: str) -> None:
     assert best.fun == pytest.approx(pooled, rel=0.012)
     clients = drawn(setting, setting.rates)
     weight = xu_hu.weights(clients)
-    apart = formulas.noise_to_signal(clients, noise(setting.rates), weight, setting.cohort)
+    apart = formulas.noise_to_signal(clients, noise(setting.rates), weight, formulas.cohort_of(setting))
     assert apart == pytest.approx(grouped, rel=3e-3)
 
 

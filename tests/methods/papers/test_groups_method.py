@@ -16,7 +16,7 @@ from discretion.methods.papers.xu_hu import TABLE_1, TABLE_3, Setting, theorem_1
 from discretion.plan.plan import Accounting, Plan
 from discretion.plan.population import Population
 from discretion.plan.steps import Steps
-from support.formulas import KEPT, objective, opacus_multiplier
+from support.formulas import KEPT, cohort_of, objective, opacus_multiplier
 
 NAMES = pytest.mark.parametrize("name", TABLE_1)
 LOCAL_STEPS = {"FMNIST": 5, "SVHN": 25, "Shakespeare": 30, "CIFAR-10": 5}
@@ -52,7 +52,7 @@ def noise_to_signal(plan: Plan, setting: Setting) -> float:
     """In units of (C / (q n))², read off the plan."""
     phase = plan.phases[0]
     gain = (phase.weight[phase.pool] * phase.rate * phase.clip / setting.clip).sum()
-    return float(((phase.weight * phase.noise / setting.clip) ** 2).sum() / gain**2 * setting.cohort**2)
+    return float(((phase.weight * phase.noise / setting.clip) ** 2).sum() / gain**2 * cohort_of(setting) ** 2)
 
 
 @pytest.mark.parametrize("name", TABLE_3)
@@ -107,10 +107,10 @@ def test_a_solver_does_not_move_on_the_printed_objective(name: str) -> None:
 
     def value(drawn: Floats) -> float:
         noise = theorem_1(setting.epsilon, setting.delta, drawn / (setting.clients / 3), setting.rounds)
-        return objective(drawn, noise, 0.1, LOCAL_STEPS[name], setting.cohort, False)
+        return objective(drawn, noise, 0.1, LOCAL_STEPS[name], cohort_of(setting), False)
 
-    start: Floats = np.full(3, setting.cohort / 3)
-    whole: Any = {"type": "eq", "fun": lambda drawn: drawn.sum() - setting.cohort}
+    start: Floats = np.full(3, cohort_of(setting) / 3)
+    whole: Any = {"type": "eq", "fun": lambda drawn: drawn.sum() - cohort_of(setting)}
     found = minimize(value, start, method="SLSQP", bounds=[(1e-3, None)] * 3, constraints=whole)
     assert found.success and found.x == pytest.approx(start)
 
@@ -189,7 +189,7 @@ def test_weights_and_what_is_kept() -> None:
     people = Population.of([0.5, 1.5, 3.0] * 4, 1e-4)
     options = {"rounds": 5, "rate": 0.5, "clip": 1.0, "kept_low": 0.1, "kept_high": 0.5}
     assert make_plan("gdpfed_plus", people, options).combine.keep == pytest.approx((0.1, 0.3, 0.5))
-    assert setting.cohort == 120
+    assert cohort_of(setting) == 120
 
 
 @pytest.mark.parametrize(("name", "known", "exact"), [("FMNIST", 1.05, 0.25), ("CIFAR-10", 6.8, 5.29)])

@@ -12,6 +12,7 @@ from discretion.methods.papers.xu_hu import TABLE_1, Setting, optimal_rates, the
 from discretion.methods.solvers.groups import capped_rates, group, inverse_variance
 from discretion.plan.population import Population
 from support.formulas import (
+    cohort_of,
     gain,
     noise_to_signal,
     objective,
@@ -43,7 +44,7 @@ def test_the_closed_form_is_the_minimum_of_the_printed_objective(name: str, top_
 
     closed = capped_rates(setting.epsilon, setting.delta, EQUAL, setting.rate)
     grid = [(a, b) for a in np.arange(0.03, 0.6, 0.02) for b in np.arange(0.3, 0.9, 0.02)]
-    for cohort in (1.0, setting.cohort):
+    for cohort in (1.0, cohort_of(setting)):
         best = min(grid, key=lambda ratio: value(ratio, cohort))
         assert best == pytest.approx(closed[:2] / closed[2], abs=0.021)
         least = value(tuple(closed[:2] / closed[2]), cohort)
@@ -88,11 +89,11 @@ def test_inverse_variance_weights(name: str, before: float, after: float, bias: 
     setting = TABLE_1[name]
     noise = opacus_multiplier(setting.epsilon, setting.delta, setting.equal_rates, setting.rounds)
     clients = drawn(setting, setting.equal_rates)
-    weight = inverse_variance(clients, noise, setting.cohort)
-    assert gain(clients, weight, setting.cohort) == pytest.approx(1)
+    weight = inverse_variance(clients, noise, cohort_of(setting))
+    assert gain(clients, weight, cohort_of(setting)) == pytest.approx(1)
 
     def ratio(weight: np.ndarray) -> float:
-        return noise_to_signal(clients, noise, weight, setting.cohort)
+        return noise_to_signal(clients, noise, weight, cohort_of(setting))
 
     assert ratio(weights(clients)) == pytest.approx(before, rel=6e-3)
     assert ratio(weight) == pytest.approx(after, rel=6e-3)
@@ -124,7 +125,7 @@ def test_one_pool_is_less_noisy_and_less_biased(name: str) -> None:
     assert weight_bias(phase.rate, np.ones(3), EQUAL) == pytest.approx(fair, abs=6e-3)
     clients = drawn(setting, setting.rates)
     noise = opacus_multiplier(setting.epsilon, setting.delta, setting.rates, setting.rounds)
-    apart = noise_to_signal(clients, noise, weights(clients), setting.cohort)
+    apart = noise_to_signal(clients, noise, weights(clients), cohort_of(setting))
     assert apart == pytest.approx(grouped, rel=6e-3)
     assert weight_bias(clients, weights(clients), EQUAL) == pytest.approx(unfair, abs=6e-3)
     # at any of these rates, with clips to match, hardly less noisy

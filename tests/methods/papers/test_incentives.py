@@ -13,7 +13,7 @@ def test_noise_costs_rho_if_every_record_is_clipped() -> None:
     rho, size, clip = np.array([0.01, 2.0, 12.0]), np.array([600.0, 50.0, 10.0]), 3.0
     noise = yuan_wang.noise_std(rho, size, clip)
     assert noise**2 == pytest.approx(2 * clip**2 / (rho * size**2))  # Proposition 1
-    assert yuan_wang.rho_of(noise, 2 * clip / size) == pytest.approx(rho)
+    assert (2 * clip / size / noise) ** 2 / 2 == pytest.approx(rho)
     assert 2 * clip / size * yuan_wang.multiplier(rho) == pytest.approx(noise)
 
 

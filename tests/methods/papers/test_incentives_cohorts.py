@@ -7,14 +7,19 @@ import pytest
 
 from discretion.errors import InputError
 from discretion.methods.solvers.cohorts import (
-    by_level,
-    importance_weights,
     inclusion,
     systematic,
     unbiased_weights,
     within_round,
 )
-from support.formulas import by_noise, noise_variance, printed_ratio, within_budget
+from support.formulas import (
+    by_level,
+    by_noise,
+    importance_weights,
+    noise_variance,
+    printed_ratio,
+    within_budget,
+)
 
 N = 100
 RHO = np.random.default_rng(1).uniform(0.01, 12, N)

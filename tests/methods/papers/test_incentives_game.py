@@ -9,14 +9,15 @@ from functools import cache
 
 import numpy as np
 import pytest
+from costates import as_printed, by_costates, costates
 
 from discretion.errors import InputError
 from discretion.methods.solvers import incentives
 from discretion.methods.solvers.incentives import (
-    By,
+    Answer,
     Equilibrium,
     Game,
-    all_at,
+    by_search,
     equilibrium,
     price_of_anarchy,
     regrets,
@@ -27,12 +28,12 @@ from discretion.methods.solvers.incentives import (
     welfare,
 )
 from support import formulas
-from support.best_reward import best_reward, response_line
-from support.formulas import printed_level_bound, printed_random_bound
+from support.best_reward import PaidGame, best_reward, paid_equilibrium, response_line
+from support.formulas import printed_level_bound, printed_random_bound, unbounded_optimum, unbounded_price
 
 N = 100
 RNG = np.random.default_rng(1)
-GAME = Game(
+GAME = PaidGame(
     rho0=RNG.uniform(0.01, 12, N),
     privacy_weight=RNG.uniform(0, 1, N),
     size=np.full(N, 600.0),
@@ -46,8 +47,13 @@ def fixed(reward: float) -> np.ndarray:
 
 
 @cache
-def solved(reward: float, by: By = "search", damping: float = 0.5) -> Equilibrium:
-    return equilibrium(GAME, reward, by, damping)
+def solved(reward: float, answer: Answer = by_search, damping: float = 0.5) -> Equilibrium:
+    return equilibrium(GAME, reward, answer, damping)
+
+
+def all_at(game: Game, level: float) -> np.ndarray:
+    """One level (T+1, N) for all: rho_low under random participation, rho_high in the worst case."""
+    return np.full((game.rounds + 1, N), level)
 
 
 # the clients' side
@@ -55,20 +61,20 @@ def solved(reward: float, by: By = "search", damping: float = 0.5) -> Equilibriu
 
 def test_costates_are_the_slope_of_what_is_still_to_gain() -> None:
     """1.3: with the factor K/(N phi) they are; as printed they are not."""
-    rest = equilibrium(GAME, 20.0, "costates", 1.0, tolerance=1e-12)
-    assert rest.report.converged  # controls that the maximum principle keeps
+    rest = equilibrium(GAME, 20.0, by_costates, 1.0, tolerance=1e-12)
+    assert rest.converged  # controls that the maximum principle keeps
     rho, alpha, phi, reward = rest.rho, rest.alpha, rest.phi, rest.reward
 
     def still(t: int, level: np.ndarray) -> np.ndarray:
         total = np.zeros(N)
         for later in range(t, GAME.rounds + 1):
-            chosen, _ = incentives.chance(GAME, level, phi[later])
+            chosen = incentives.chance(GAME, level, phi[later])
             total += incentives.gain(chosen, level, alpha[later], reward[later], GAME.privacy_weight)
             level = phi[later] + alpha[later] * (level - phi[later])
         return total
 
-    right, _ = incentives.costates(GAME, rho, reward)
-    printed, _ = incentives.costates(GAME, rho, reward, literal=True)
+    right, _ = costates(GAME, rho, reward)
+    printed, _ = costates(GAME, rho, reward, literal=True)
     for t in (0, 7, 29, 30):
         slope = (still(t, rho[t] + 1e-5) - still(t, rho[t] - 1e-5)) / 2e-5
         assert right[t] == pytest.approx(slope, rel=1e-5, abs=1e-5)
@@ -81,9 +87,9 @@ def test_the_missing_factor_halves_the_mean_level() -> None:
     With exact best responses phi_T is 6.59; the printed costates wander between 2.8 and 3.4.
     """
     assert solved(5.0).phi[-1] == pytest.approx(6.59, abs=0.02)
-    assert solved(5.0, "costates").phi[-1] == pytest.approx(6.90, abs=0.3)
-    assert solved(5.0, "printed").phi[-1] == pytest.approx(3.27, abs=0.5)
-    assert solved(5.0, "printed").report.exploitable >= 0.8
+    assert solved(5.0, by_costates).phi[-1] == pytest.approx(6.90, abs=0.3)
+    assert solved(5.0, as_printed).phi[-1] == pytest.approx(3.27, abs=0.5)
+    assert solved(5.0, as_printed).exploitable >= 0.8
 
 
 @pytest.mark.parametrize(("reward", "last"), [(1.0, 3.11), (5.0, 6.59), (10.0, 8.93), (20.0, 11.243)])
@@ -92,15 +98,15 @@ def test_the_mean_level_follows_the_reward(reward: float, last: float) -> None:
     rest = solved(reward)
     assert rest.phi[0] == pytest.approx(6.1617, abs=1e-4)
     assert rest.phi[-1] == pytest.approx(last, abs=0.02)
-    assert rest.report.converged and rest.report.gap <= 5e-3
-    assert rest.report.exploitable == 0  # section 3 has 10-25 % by the maximum principle
-    assert rest.report.regret.max() < 5e-3
+    assert rest.converged and rest.gap <= 5e-3
+    assert rest.exploitable == 0  # section 3 has 10-25 % by the maximum principle
+    assert rest.regret.max() < 5e-3
 
 
 @pytest.mark.parametrize(("reward", "damping"), [(1.0, 1.0), (1.0, 0.1), (5.0, 1.0), (5.0, 0.1), (10.0, 0.5)])
 def test_the_maximum_principle_does_not_come_to_rest(reward: float, damping: float) -> None:
     """1.7 and section 3: limit cycles at R = 1, 5, 10, and clients that could do better."""
-    report = solved(reward, "costates", damping).report
+    report = solved(reward, by_costates, damping)
     assert not report.converged and report.iterations == 60
     assert report.gap > 0.02
     assert report.exploitable >= 0.05
@@ -108,8 +114,8 @@ def test_the_maximum_principle_does_not_come_to_rest(reward: float, damping: flo
 
 def test_it_does_where_controls_are_at_their_ends() -> None:
     """1.7: R = 20, in a few sweeps (methods.md counts 21 in its reading, here 5)."""
-    rest = solved(20.0, "costates", 1.0)
-    assert rest.report.converged and rest.report.iterations <= 8
+    rest = solved(20.0, by_costates, 1.0)
+    assert rest.converged and rest.iterations <= 8
     assert np.mean((rest.alpha == 0) | (rest.alpha == 1)) > 0.99
     assert rest.phi == pytest.approx(solved(20.0).phi, abs=5e-3)
     below = rest.rho[0] < rest.phi[0]
@@ -120,7 +126,7 @@ def test_it_does_where_controls_are_at_their_ends() -> None:
 @pytest.mark.parametrize(("reward", "least"), [(1.0, 0.75), (5.0, 0.75), (10.0, 0.86), (20.0, 0.99)])
 def test_most_controls_are_asked_for_outside_their_range(reward: float, least: float) -> None:
     """1.6 says 86-100 %. At the equilibrium by search it is 80-100 %: fewer at R = 1 and 5."""
-    _, wanted = incentives.costates(GAME, solved(reward).rho, fixed(reward))
+    _, wanted = costates(GAME, solved(reward).rho, fixed(reward))
     assert np.mean((wanted[:-1] <= 0) | (wanted[:-1] >= 1)) >= least
 
 
@@ -136,7 +142,7 @@ def test_levels_are_those_that_the_controls_bring_about() -> None:
 
 
 def test_search_finds_the_best_of_all_controls_in_a_short_game() -> None:
-    game = Game(GAME.rho0[:6], GAME.privacy_weight[:6], np.full(6, 600.0), rounds=2, cohort=2)
+    game = Game(GAME.rho0[:6], GAME.privacy_weight[:6], rounds=2, cohort=2)
     phi, reward, types = np.array([5.0, 6.0, 7.0]), np.array([4.0, 2.0, 6.0]), types_of(game.privacy_weight)
     alpha, rho = respond(game, types, values(game, types, phi, reward), reward, phi)
     found = incentives.utility(game, rho, alpha, phi, reward)
@@ -209,11 +215,11 @@ def test_the_line_of_lemma_2_leaves_the_range_of_levels() -> None:
 
 
 def test_the_report_says_when_the_server_finds_no_rest() -> None:
-    unpaid = equilibrium(GAME, 1.0, server=best_reward)
-    assert unpaid.report.converged and not unpaid.reward[1:].round(2).any()
+    unpaid = paid_equilibrium(GAME, 1.0)
+    assert unpaid.converged and not unpaid.reward[1:].round(2).any()
     assert unpaid.phi[-1] < 1  # nobody pays, nobody gives
-    paid = equilibrium(replace(GAME, accuracy_weight=3000.0), 1.0, iterations=8, sample=5, server=best_reward)
-    assert not paid.report.converged and paid.report.reward_gap > 0.01
+    paid = paid_equilibrium(replace(GAME, accuracy_weight=3000.0), 1.0, iterations=8)
+    assert not paid.converged and paid.reward_gap > 0.01
     assert paid.reward.max() > 1
 
 
@@ -223,7 +229,7 @@ def test_the_report_says_when_the_server_finds_no_rest() -> None:
 def test_what_a_life_costs_at_the_equilibrium() -> None:
     """1.2: at R = 5 the median client spends rho 36 in expectation, 200 if it is always drawn."""
     rest = solved(5.0)
-    chosen, _ = incentives.chance(GAME, rest.rho, rest.phi[:, None])
+    chosen = incentives.chance(GAME, rest.rho, rest.phi[:, None])
     assert np.median((chosen * rest.rho).sum(axis=0)) == pytest.approx(36, abs=1)
     assert np.median(rest.rho.sum(axis=0)) == pytest.approx(200, abs=2)
 
@@ -233,17 +239,17 @@ def test_price_of_anarchy_as_printed() -> None:
     low, high = all_at(GAME, GAME.rho_low), all_at(GAME, GAME.rho_high)
     worst = welfare(GAME, high, fixed(5.0))
     assert worst == pytest.approx(-38608, abs=1)
-    free = welfare(GAME, social_optimum(GAME, fixed(5.0), bounded=False), fixed(5.0))
+    free = welfare(GAME, unbounded_optimum(GAME, fixed(5.0)), fixed(5.0))
     clipped = welfare(GAME, social_optimum(GAME, fixed(5.0)), fixed(5.0))
     assert free / worst == pytest.approx(-2.2, abs=0.05) and clipped / worst == pytest.approx(-1.4, abs=0.05)
     assert price_of_anarchy(GAME, high, fixed(5.0)) == np.inf
     assert printed_level_bound(GAME, fixed(5.0)) == pytest.approx(10.8, abs=0.05)
-    assert price_of_anarchy(GAME, high, fixed(10.0), bounded=False) == pytest.approx(2.27, abs=0.005)
+    assert unbounded_price(GAME, high, fixed(10.0)) == pytest.approx(2.27, abs=0.005)
     assert price_of_anarchy(GAME, high, fixed(10.0)) == pytest.approx(1.23, abs=0.005)
     assert printed_level_bound(GAME, fixed(10.0)) == pytest.approx(21.6, abs=0.05)
     wider = replace(GAME, rho_high=1e4)  # "as rho_high grows"
     assert welfare(wider, all_at(wider, wider.rho_high), fixed(10.0)) < -1e10
-    random = price_of_anarchy(GAME, low, fixed(5.0), bounded=False)
+    random = unbounded_price(GAME, low, fixed(5.0))
     assert random == pytest.approx(539.7, abs=0.05)
     assert printed_random_bound(GAME, fixed(5.0)) == pytest.approx(539.2, abs=0.05)
     assert random >= printed_random_bound(GAME, fixed(5.0))
@@ -253,11 +259,11 @@ def test_price_of_anarchy_as_printed() -> None:
 def test_price_of_anarchy_of_the_equilibrium() -> None:
     """1.10 has 1.43 (R = 5) and 1.17 (R = 10) for unconverged sweeps; by search 1.35 and 1.16."""
     assert price_of_anarchy(GAME, solved(5.0).rho, fixed(5.0)) == pytest.approx(1.35, abs=0.01)
-    assert price_of_anarchy(GAME, solved(5.0, "costates", 0.1).rho, fixed(5.0)) == pytest.approx(
+    assert price_of_anarchy(GAME, solved(5.0, by_costates, 0.1).rho, fixed(5.0)) == pytest.approx(
         1.43, abs=0.1
     )
     assert price_of_anarchy(GAME, solved(10.0).rho, fixed(10.0)) == pytest.approx(1.16, abs=0.01)
-    assert price_of_anarchy(GAME, solved(10.0, "costates").rho, fixed(10.0)) == pytest.approx(1.17, abs=0.02)
+    assert price_of_anarchy(GAME, solved(10.0, by_costates).rho, fixed(10.0)) == pytest.approx(1.17, abs=0.02)
     assert welfare(GAME, solved(1.0).rho, fixed(1.0)) < 0
 
 

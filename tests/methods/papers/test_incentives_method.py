@@ -13,6 +13,7 @@ from discretion.methods.solvers import cohorts
 from discretion.methods.solvers.incentives import equilibrium
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
+from support.formulas import by_level
 
 N, ROUNDS, COHORT = 100, 30, 20
 RNG = np.random.default_rng(1)
@@ -42,7 +43,7 @@ def test_the_mean_level_follows_the_reward(reward: float, last: float) -> None:
     played, player = game.game_of(CLIENTS, ROUNDS, COHORT / N)
     found = equilibrium(played, reward)
     assert (found.phi[0], found.phi[-1]) == pytest.approx((6.1617, last), abs=0.02)
-    assert found.report.converged and found.report.exploitable == 0
+    assert found.converged and found.exploitable == 0
     assert sorted(player) == list(range(N))  # so few clients play for themselves
     assert found.rho[0, player] == pytest.approx(TRAITS["rho"])
 
@@ -50,7 +51,7 @@ def test_the_mean_level_follows_the_reward(reward: float, last: float) -> None:
 def test_levels_are_drawn_by_and_noised_by_in_paper_mode() -> None:
     """Proposition 1: sigma = sqrt(2 / rho) W / |D| on the mean, for twice the clip; x ~ rho; weights."""
     plan, rho = planned("fedpcs", accounting="paper"), levels()
-    x = cohorts.by_level(rho)
+    x = by_level(rho)
     for t, phase in enumerate(plan.phases):
         assert phase.noise / 600 == pytest.approx(paper.noise_std(rho[t], np.full(N, 600.0), 2.0))
         assert phase.weight == pytest.approx(1 / N / (COHORT * x[t]))
@@ -92,7 +93,7 @@ def test_weights_for_replacement_sum_to_more_than_one_without_it() -> None:
         sums.append(float(phase.weight @ phase.turns))
     assert np.mean(sums) == pytest.approx(1.334, abs=0.08)
     (phase,) = make_plan("fedpcs", CLIENTS, {**one, "weighted": True}).phases
-    chances = cohorts.inclusion(cohorts.by_level(TRAITS["rho"]), 80)
+    chances = cohorts.inclusion(by_level(TRAITS["rho"]), 80)
     assert phase.weight * chances == pytest.approx(1 / N)
 
 

@@ -8,13 +8,13 @@ from scipy.optimize import brentq
 
 from discretion.accounting import Pld, noise_multiplier
 from discretion.errors import PlanError
-from discretion.methods.papers.kiani import set_privacy_params
-from discretion.methods.solvers.time_adaptive import assign, checked_saving, noise_shape
+from discretion.methods.papers.kiani import Saving, set_privacy_params
+from discretion.methods.solvers.time_adaptive import assign, noise_shape
 from discretion.plan.steps import Steps
 from support.formulas import optimal_shape, spending, weighted_noise
 
 BUDGETS, DELTA, RATE, ROUNDS = np.array([10.0, 20.0, 30.0]), np.full(3, 1e-5), np.full(3, 0.9), 25
-FMNIST = checked_saving(ROUNDS, RATE, np.array([0.5, 0.6, 0.7]), np.full(3, 13))
+FMNIST = Saving(ROUNDS, RATE, np.array([0.5, 0.6, 0.7]), np.full(3, 13))
 WEIGHT = 1.1 ** np.arange(float(ROUNDS))  # later rounds matter more
 
 
@@ -35,14 +35,14 @@ def second_order(rate: np.ndarray, multiplier: np.ndarray) -> np.ndarray:
 
 
 def test_rates() -> None:
-    by_group = checked_saving(4, np.full(2, 0.9), np.array([0.5, 0.7]), np.array([3, 2]))
+    by_group = Saving(4, np.full(2, 0.9), np.array([0.5, 0.7]), np.array([3, 2]))
     assert by_group.rates().tolist() == [[0.5, 0.7], [0.5, 0.9], [0.9, 0.9], [0.9, 0.9]]
 
 
 @pytest.mark.parametrize("spend_from", [1, 2, 13, 25])
 @pytest.mark.parametrize("multiplier", [0.05, 1.0, 50.0])
 def test_all_is_spent_and_never_less_than_before(spend_from: int, multiplier: float) -> None:
-    chosen = checked_saving(25, np.full(4, 0.9), np.array([0.0, 0.1, 0.5, 0.9]), np.full(4, spend_from))
+    chosen = Saving(25, np.full(4, 0.9), np.array([0.0, 0.1, 0.5, 0.9]), np.full(4, spend_from))
     equal = np.full(4, multiplier)
     found = noise_shape(chosen, equal)
     assert np.isfinite(found).all()
@@ -55,7 +55,7 @@ def test_all_is_spent_and_never_less_than_before(spend_from: int, multiplier: fl
 
 
 def test_with_small_rates_and_much_noise_it_is_lemma_1() -> None:
-    rare = checked_saving(25, np.full(3, 0.01), np.array([0.005, 0.006, 0.009]), np.array([13, 5, 20]))
+    rare = Saving(25, np.full(3, 0.01), np.array([0.005, 0.006, 0.009]), np.array([13, 5, 20]))
     spent = second_order(rare.rates(), noise_shape(rare, np.full(3, 30.0)))
     assert spent / spent.sum(axis=0) == pytest.approx(spending(rare), rel=1e-3)
 
@@ -120,9 +120,9 @@ def test_what_cannot_be_is_refused() -> None:
     half = np.full(1, 0.5)
     for saving_rate, rate in ((0.6, 0.5), (-0.1, 0.5), (0.0, 0.0), (1.0, 1.1)):
         with pytest.raises(PlanError, match="saving rate"):
-            checked_saving(5, np.array([rate]), np.array([saving_rate]), np.array([2]))
+            noise_shape(Saving(5, np.array([rate]), np.array([saving_rate]), np.array([2])), np.ones(1))
     for start in (0, 6):
         with pytest.raises(PlanError, match="one of the 5 rounds"):
-            checked_saving(5, half, half, np.array([start]))
+            noise_shape(Saving(5, half, half, np.array([start])), np.ones(1))
     with pytest.raises(PlanError, match="infinite noise"):
         optimal_shape(np.array([1.0, 0.0]), np.ones((2, 1)))

@@ -36,14 +36,12 @@ def output_multiplier(epsilon: Floats, delta: Floats, turns: Floats) -> Floats:
     return np.sqrt(2 * np.log(1.25 / delta) * turns) / epsilon
 
 
-def gradient_multiplier(
-    epsilon: Floats, delta: Floats, slack: Floats, turns: Floats, local_steps: int
-) -> Floats:
+def gradient_multiplier(epsilon: Floats, delta: Floats, slack: Floats, turns: Floats, steps: int) -> Floats:
     """Return (N,) noise multipliers of gradient perturbation, Theorem 3: `slack` is delta'', E the steps.
 
     Defect: printed up to a constant; it is taken from output perturbation.
     """
-    return np.asarray(output_multiplier(epsilon, delta, turns) * np.sqrt(local_steps * np.log(1 / slack)))
+    return np.asarray(output_multiplier(epsilon, delta, turns) * np.sqrt(steps * np.log(1 / slack)))
 
 
 def total_delta(delta: Floats, exceeded: Floats) -> Floats:

@@ -1,7 +1,7 @@
 """Epsilon by each paper, by Rényi accounting and by PLD: a line for each setting of the five papers."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -27,6 +27,7 @@ RUNS: dict[Run, str] = {
 Verdict = Literal["kept", "broken", "unproven"]
 
 TIGHT_TO = 2e-3  # of PLD, relative
+ACCOUNTANTS: tuple[Accountant, ...] = (Renyi(), Pld())
 
 
 @dataclass(frozen=True)
@@ -64,58 +65,49 @@ class Comparison:
         return "kept" if upper <= self.epsilon * (1 + TIGHT_TO) else "unproven"
 
 
-@dataclass(frozen=True, eq=False)
-class _Case:
-    """Clients of one setting, (K,) each, or a single one for all."""
-
-    paper: str
-    source: str
-    run: Run
-    settings: Sequence[str] | str
-    epsilon: Floats
-    delta: float
-    rate: Floats | float
-    rounds: int
-    multiplier: Floats
-
-    def rows(self) -> list[Comparison]:
-        delta, rate = (np.broadcast_to(x, self.epsilon.shape) for x in (self.delta, self.rate))
-        accountants = (Renyi(), Pld())
-        if self.run == "fixed number":
-            bounds = (fixed_size.at_most, fixed_size.at_least)
-            spent = [bound(rate, self.multiplier, self.rounds, delta) for bound in bounds]
-        elif self.run == "turns seen":
-            draws, seen = np.full(len(rate), self.rounds), (appendix.epsilon_renyi, appendix.epsilon_exact)
-            spent = [bound(rate, draws, self.multiplier, delta) for bound in seen]
-        else:
-            steps = Steps.same(rate, self.multiplier, self.rounds)
-            spent = [accountant.epsilon(steps, delta) for accountant in accountants]
-        rounds = np.full(len(rate), self.rounds)
-        if self.run == "turns seen":
-            rate, rounds = np.ones(len(rate)), np.maximum(1, np.round(rate * rounds)).astype(int)
-        needed = [noise_multiplier(self.epsilon, delta, rate, rounds, each) for each in accountants]
-        return self.table(*spent, *needed)
-
-    def table(self, *columns: Floats) -> list[Comparison]:
-        lines = np.column_stack([self.multiplier, *columns]).tolist()
-        settings = np.broadcast_to(self.settings, self.epsilon.shape).tolist()
-        return [
-            Comparison(self.paper, self.source, setting, self.run, epsilon, self.delta, *line)
-            for setting, epsilon, line in zip(settings, self.epsilon.tolist(), lines, strict=True)
-        ]
-
-
 def comparison() -> list[Comparison]:
     """Return the lines of all five papers, in order; takes some seconds."""
-    before, after = (_selection, _incentives, _equal_rounds), (_adaptive_sampling, _groups)
-    return [
-        *(row for cases in before for case in cases() for row in case.rows()),
-        *_saving(),
-        *(row for cases in after for case in cases() for row in case.rows()),
-    ]
+    papers = (_selection, _incentives, _equal_rounds, _saving, _adaptive_sampling, _groups)
+    return [line for lines in papers for line in lines()]
 
 
-def _selection() -> Iterator[_Case]:
+def _compare(
+    paper: str,
+    source: str,
+    run: Run,
+    settings: Sequence[str] | str,
+    epsilon: Floats,
+    delta: float,
+    rate: Floats | float,
+    rounds: int,
+    multiplier: Floats,
+) -> Iterator[Comparison]:
+    """Return the lines of (K,) clients; a single setting or rate is that of all."""
+    counts = np.full(len(epsilon), rounds)
+    deltas, rates = (np.broadcast_to(x, epsilon.shape) for x in (delta, rate))
+    if run == "fixed number":
+        bounds = (fixed_size.at_most, fixed_size.at_least)
+        spent = [bound(rates, multiplier, rounds, deltas) for bound in bounds]
+    elif run == "turns seen":
+        seen = (appendix.epsilon_renyi, appendix.epsilon_exact)
+        spent = [bound(rates, counts, multiplier, deltas) for bound in seen]
+        rates, counts = np.ones(len(rates)), np.maximum(1, np.round(rates * counts)).astype(int)
+    else:
+        steps = Steps.same(rates, multiplier, rounds)
+        spent = [accountant.epsilon(steps, deltas) for accountant in ACCOUNTANTS]
+    needed = [noise_multiplier(epsilon, deltas, rates, counts, each) for each in ACCOUNTANTS]
+    texts = np.broadcast_to(settings, epsilon.shape).tolist()
+    return _lines(paper, source, run, texts, delta, epsilon, multiplier, *spent, *needed)
+
+
+def _lines(
+    paper: str, source: str, run: Run, settings: list[str], delta: float, *columns: Floats
+) -> Iterator[Comparison]:
+    for setting, (epsilon, *found) in zip(settings, np.column_stack(columns).tolist(), strict=True):
+        yield Comparison(paper, source, setting, run, epsilon, delta, *found)
+
+
+def _selection() -> Iterator[Comparison]:
     settings: list[tuple[float, int, list[float], Run]] = [
         (0.213, 50, [0.5, 1.0, 10.0], "fixed number"),
         (0.1, 50, [1.0], "fixed number"),
@@ -128,14 +120,14 @@ def _selection() -> Iterator[_Case]:
         one = np.ones(len(epsilon))
         noise = xu_zhang.multiplier(epsilon, 1e-5 * one, rate * one, steps)
         text = f"records, rate {rate:g}, {steps} step{'s' if steps > 1 else ''}"
-        yield _Case("Xu, Zhang and Huang", "(7)", run, text, epsilon, 1e-5, rate, steps, noise)
+        yield from _compare("Xu, Zhang and Huang", "(7)", run, text, epsilon, 1e-5, rate, steps, noise)
 
 
-def _incentives() -> Iterator[_Case]:
-    case = partial(_Case, "Yuan and Wang", "Proposition 1", "all")
+def _incentives() -> Iterator[Comparison]:
+    case = partial(_compare, "Yuan and Wang", "Proposition 1", "all")
     delta, epsilon = np.array([1e-5]), np.array([1.0, 10.0, 30.0])
     noise = yuan_wang.multiplier(yuan_wang.from_epsilon(epsilon, np.full(3, 1e-5)))
-    yield case("rho from epsilon, one round", epsilon, 1e-5, 1.0, 1, noise)
+    yield from case("rho from epsilon, one round", epsilon, 1e-5, 1.0, 1, noise)
     for rho, rounds, size, text in (
         (12.0, 1, 1, "rho 12, one round"),
         (0.01, 30, 1, "rho 0.01 in each of 30 rounds"),
@@ -143,7 +135,7 @@ def _incentives() -> Iterator[_Case]:
     ):
         promised = yuan_wang.to_epsilon(np.array([rho * rounds]), delta)
         spent = yuan_wang.true_rho(np.array([rho]), np.array([float(size)]))
-        yield case(text, promised, 1e-5, 1.0, rounds, yuan_wang.multiplier(spent))
+        yield from case(text, promised, 1e-5, 1.0, rounds, yuan_wang.multiplier(spent))
 
 
 BUDGETS = np.array([10.0, 20.0, 30.0])  # of Kiani et al. on FMNIST
@@ -152,32 +144,31 @@ LAYERS = 8
 SAVING = kiani.Saving(ROUNDS, RATE, np.array([0.5, 0.6, 0.7]), np.full(3, 13))
 
 
-def _equal_rounds() -> Iterator[_Case]:
+def _equal_rounds() -> Iterator[Comparison]:
     noise = noise_multiplier(BUDGETS, np.full(3, 1e-5), RATE, ROUNDS, Opacus())
     for source, text, multiplier in (
         ("Algorithm 5", "rate 0.9, 25 equal rounds", noise),
         ("section 5", f"the same, each of {LAYERS} layers clipped at c", noise / np.sqrt(LAYERS)),
     ):
-        yield _Case("Kiani et al.", source, "coins", text, BUDGETS, 1e-5, RATE, ROUNDS, multiplier)
+        yield from _compare("Kiani et al.", source, "coins", text, BUDGETS, 1e-5, RATE, ROUNDS, multiplier)
 
 
-def _saving() -> list[Comparison]:
+def _saving() -> Iterator[Comparison]:
     delta = np.full(3, 1e-5)
     steps = kiani.set_privacy_params(SAVING, BUDGETS, delta)
     noise = np.sqrt((steps.multiplier**2).mean(axis=0))
-    text = [f"rate {q:g} until round 13, then 0.9, 25 rounds" for q in SAVING.saving_rate]
-    case = _Case("Kiani et al.", "Algorithm 1", "coins", text, BUDGETS, 1e-5, RATE, ROUNDS, noise)
     accountants: tuple[Accountant, ...] = (Opacus(), Pld())
     spent = [accountant.epsilon(steps, delta) for accountant in accountants]
     needed = [noise * _scale(steps, delta, accountant) for accountant in accountants]
-    return case.table(*spent, *needed)
+    texts = [f"rate {rate:g} until round 13, then 0.9, 25 rounds" for rate in SAVING.saving_rate]
+    return _lines("Kiani et al.", "Algorithm 1", "coins", texts, 1e-5, BUDGETS, noise, *spent, *needed)
 
 
 def _scale(steps: Steps, delta: Floats, accountant: Accountant) -> Floats:
     """Return (N,) factors on all multipliers that just use up the budgets, by secants on logarithms."""
 
     def excess(log_scale: Floats) -> Floats:
-        scaled = Steps(steps.rate, steps.multiplier * np.exp(log_scale), steps.count)
+        scaled = replace(steps, multiplier=steps.multiplier * np.exp(log_scale))
         return np.asarray(np.log(accountant.epsilon(scaled, delta) / BUDGETS))
 
     before, at_before = np.zeros(len(BUDGETS)), excess(np.zeros(len(BUDGETS)))
@@ -188,17 +179,18 @@ def _scale(steps: Steps, delta: Floats, accountant: Accountant) -> Floats:
     return np.exp(now)
 
 
-def _adaptive_sampling() -> Iterator[_Case]:
+def _adaptive_sampling() -> Iterator[Comparison]:
+    case = partial(_compare, "personalised LDP", "Theorem 1", "turns seen")
     each, draws = np.array([5e-6]), 500  # delta' and delta''' alike
     delta = float(appendix.total_delta(each, each)[0])
     for epsilon, turns in ((0.5, 5.0), (1.0, 10.0), (5.0, 0.001)):
         budget, rate = np.array([epsilon]), np.array([turns / draws])
         noise = appendix.output_multiplier(budget, each, appendix.turns_bound(rate, draws, each))
         text = f"{turns:g} of {draws} draws expected"
-        yield _Case("personalised LDP", "Theorem 1", "turns seen", text, budget, delta, rate, draws, noise)
+        yield from case(text, budget, delta, rate, draws, noise)
 
 
-def _groups() -> Iterator[_Case]:
+def _groups() -> Iterator[Comparison]:
     paper, small = "Xu, Hu and Kotevska", xu_hu.TABLE_1["FMNIST"]
     delta, rounds = float(small.delta[0]), small.rounds
     for rate, budgets in ((0.02, small.epsilon), (0.01, [3.0]), (0.005, [3.0]), (0.001, [0.5])):
@@ -206,11 +198,11 @@ def _groups() -> Iterator[_Case]:
         one = np.ones(len(epsilon))
         noise = xu_hu.theorem_1(epsilon, delta * one, rate * one, rounds)
         text = f"FMNIST, rate {rate:g}, {rounds} rounds"
-        yield _Case(paper, "Theorem 1", "coins", text, epsilon, delta, rate, rounds, noise)
-    table = partial(_Case, paper, "Table III", "fixed number")
+        yield from _compare(paper, "Theorem 1", "coins", text, epsilon, delta, rate, rounds, noise)
+    table = partial(_compare, paper, "Table III", "fixed number")
     for name, published in xu_hu.TABLE_3.items():
         setting = xu_hu.TABLE_1[name]
         delta, rounds = float(setting.delta[0]), setting.rounds
         for rates, variance in zip((setting.equal_rates, setting.rates), published, strict=True):
             texts = [f"{name}, rate {q:g}, {rounds} rounds" for q in rates]
-            yield table(texts, setting.epsilon, delta, rates, rounds, np.sqrt(variance))
+            yield from table(texts, setting.epsilon, delta, rates, rounds, np.sqrt(variance))

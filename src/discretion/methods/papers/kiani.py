@@ -28,22 +28,21 @@ class Saving:
         return np.where(saves, self.saving_rate, self.rate)
 
 
-def set_privacy_params(saving: Saving, epsilon: Floats, delta: Floats, literal: bool = False) -> Steps:
+def set_privacy_params(saving: Saving, epsilon: Floats, delta: Floats) -> Steps:
     """Return rates and noise multipliers of every round: SetPrivacyParams of Algorithm 1.
 
-    Defects: `literal` divides what is left among T - t rounds as printed, and so has no noise for round T,
-    which is left out here; otherwise T - t + 1, as in the text. Line 8 subtracts one converted epsilon from
-    another, so the offset of the conversion is paid twice and about a sixth of a budget is never spent.
+    Defects: as printed, what is left is divided among T - t rounds, so that round T has no noise; here among
+    T - t + 1, as in the text. Line 8 subtracts one converted epsilon from another, so the offset of the
+    conversion is paid twice and about a sixth of a budget is never spent.
     """
-    noisy = saving.rounds - 1 if literal else saving.rounds
-    rates, multipliers = saving.rates()[:noisy], []
+    rates, multipliers = saving.rates(), []
     divergence = np.zeros((len(epsilon), len(ORDERS)))
     left = epsilon
     for t, rate in enumerate(rates):
-        multipliers.append(noise_multiplier(left, delta, saving.rate, noisy - t, Opacus()))  # line 4
+        multipliers.append(noise_multiplier(left, delta, saving.rate, saving.rounds - t, Opacus()))  # line 4
         divergence += curve(rate, multipliers[-1])  # lines 6 and 7
         left = epsilon - convert(divergence, delta, ORDERS)  # line 8
-    return Steps(rates, np.array(multipliers), np.ones(noisy, dtype=np.int64))
+    return Steps(rates, np.array(multipliers), np.ones(saving.rounds, dtype=np.int64))
 
 
 def common_multiplier(multiplier: Floats) -> Floats:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from discretion.accounting.renyi import convert
-from discretion.arrays import Floats
+from discretion.arrays import Floats, distinct
 from discretion.plan.steps import Steps
 
 ORDERS = np.concatenate([np.arange(11, 110) / 10, np.arange(12.0, 64.0)])
@@ -23,8 +23,8 @@ class Opacus:
         """Return (N,) upper bounds on the epsilon at `delta` of all steps together."""
         total = np.zeros((steps.rate.shape[1], len(ORDERS)))
         for rate, multiplier, count in zip(steps.rate, steps.multiplier, steps.count, strict=True):
-            pairs, where = np.unique(np.stack([rate, multiplier]), axis=1, return_inverse=True)
-            total += count[:, None] * curve(pairs[0], pairs[1])[where.reshape(-1)]
+            pairs, where = distinct(np.stack([rate, multiplier]))
+            total += count[:, None] * curve(*pairs)[where]
         return convert(total, delta, ORDERS)
 
 

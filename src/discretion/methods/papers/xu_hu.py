@@ -27,11 +27,6 @@ class Setting:
         return np.full(len(self.epsilon), self.clients**-1.1)
 
     @property
-    def cohort(self) -> float:
-        """Return q n, the number of clients that a round is meant to have."""
-        return self.rate * self.clients
-
-    @property
     def equal_rates(self) -> Floats:
         return np.full(len(self.epsilon), self.rate)
 

@@ -17,14 +17,9 @@ def noise_std(rho: Floats, size: Floats, clip: float) -> Floats:
     return np.sqrt(2 / rho) * clip / size
 
 
-def rho_of(noise: Floats, sensitivity: Floats) -> Floats:
-    """Return the (N,) rho of one Gaussian release."""
-    return (sensitivity / noise) ** 2 / 2
-
-
 def true_rho(rho: Floats, size: Floats) -> Floats:
     """Return (N,) the cost of a round where only the update is clipped: |D|² times Proposition 1's."""
-    return rho_of(noise_std(rho, size, 1.0), np.full_like(rho, 2.0))
+    return (2 / noise_std(rho, size, 1.0)) ** 2 / 2
 
 
 def multiplier(rho: Floats) -> Floats:

@@ -10,20 +10,6 @@ from discretion.randomness.streams import Purpose, stream
 ROUNDING = 1e-12  # so that sums stay within a budget to the last digit
 
 
-def by_level(rho: Floats) -> Floats:
-    """Return the paper's (…, N) distribution: a client is drawn in proportion to its privacy level."""
-    return np.asarray(rho / rho.sum(axis=-1, keepdims=True))
-
-
-def importance_weights(theta: Floats, x: Floats, cohort: int) -> Floats:
-    """Return (N,) weights theta/(K x): unbiased if clients are drawn from x with replacement, and only then.
-
-    Defect of the paper: it draws without replacement, where these weights sum to more than 1 in
-    expectation. For such draws see `inclusion` and `unbiased_weights`.
-    """
-    return np.asarray(theta / (cohort * x))
-
-
 def inclusion(x: Floats, cohort: int) -> Floats:
     """Return (…, N) inclusion probabilities min(1, c x), with c such that they sum to `cohort`.
 

@@ -19,7 +19,7 @@ than hi are lowered to it, clients that cost less than lo are raised to it.
 
 from bisect import bisect
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -57,7 +57,18 @@ def select_affine(share: Floats, intercept: Floats, slope: Floats, weight: float
         raise PlanError(
             f"the weight of noise against bias is {weight:g}; expected a finite number, at least 0"
         )
-    return _Costs.of(share, intercept, slope).solve(weight)
+    costs = _Costs.of(share, intercept, slope)
+    weight *= costs.highest
+    p, least = share.copy(), objective(share, share, costs.slope, weight, costs.intercept)
+    spread = float(np.ptp(costs.at_share))
+    for _ in range(MOST_STEPS):
+        if 4 * least >= weight * spread:
+            break
+        p = costs.between(4 * least / weight)
+        before, least = least, objective(p, share, costs.slope, weight, costs.intercept)
+        if least >= before:
+            break
+    return p
 
 
 def objective(
@@ -102,8 +113,7 @@ class _Costs:
 
     @classmethod
     def of(cls, share: Floats, intercept: Floats, slope: Floats) -> "_Costs":
-        columns = {"share": share, "intercept": intercept, "slope": slope}
-        for name, column in columns.items():
+        for name, column in {"share": share, "intercept": intercept, "slope": slope}.items():
             if column.shape != share.shape or column.ndim != 1:
                 raise PlanError(f"{name} has shape {column.shape}; expected one number for each client")
             bad = ~(np.isfinite(column) & (column >= 0))
@@ -123,23 +133,6 @@ class _Costs:
             )
         reach = np.divide(0.5, slope, out=np.full_like(slope, np.inf), where=~public)
         return cls(share, intercept, slope, reach, highest)
-
-    def solve(self, weight: float) -> Floats:
-        weight *= self.highest
-        p, least = self.share.copy(), objective(self.share, self.share, self.slope, weight, self.intercept)
-        spread = float(np.ptp(self.at_share))
-        for _ in range(MOST_STEPS):
-            if 4 * least >= weight * spread:
-                break
-            p = self._between(4 * least / weight)
-            before, least = least, objective(p, self.share, self.slope, weight, self.intercept)
-            if least >= before:
-                break
-        return p
-
-    @cached_property
-    def public(self) -> np.ndarray:
-        return np.isinf(self.reach)
 
     @cached_property
     def at_share(self) -> Floats:
@@ -162,12 +155,13 @@ class _Costs:
         freed = np.cumsum(np.diff(down)[::-1] * np.cumsum(reach[order][::-1])[:-1])[::-1]
         return up, np.append(0.0, added), down, np.append(freed, 0.0)
 
-    def _between(self, gap: float) -> Floats:
+    def between(self, gap: float) -> Floats:
         """Return (N,) shares kept between lo and lo + gap, with lo such that as much is freed as is added."""
-        if self.public.any():  # they take whatever is freed at no cost, so lo = 0
+        public = np.isinf(self.reach)
+        if public.any():  # they take whatever is freed at no cost, so lo = 0
             p = np.minimum(self.share, np.maximum(gap - self.intercept, 0.0) * self.reach)
             freed = float((self.share - p).sum())
-            p[self.public] *= 1 + freed / float(self.share[self.public].sum())
+            p[public] *= 1 + freed / float(self.share[public].sum())
             return p
         low, excess = self._lowest(gap), np.inf
         for _ in range(MOST_STEPS):
@@ -189,15 +183,9 @@ class _Costs:
     def _lowest(self, gap: float) -> float:
         """Return lo from the sums over sorted clients: right but for the rounding of long sums."""
         up, added, down, freed = self._masses
-
-        def adds(low: float) -> float:
-            return float(np.interp(low, up, added))
-
-        def frees(high: float) -> float:
-            return float(np.interp(high, down, freed))
-
-        i = bisect(range(len(up) - 1), 0.0, key=lambda i: added[i] - frees(float(up[i]) + gap), lo=1)
-        j = bisect(range(len(down) - 1), 0.0, key=lambda j: adds(float(down[j]) - gap) - freed[j], lo=1)
+        adds, frees = partial(np.interp, xp=up, fp=added), partial(np.interp, xp=down, fp=freed)
+        i = bisect(range(len(up) - 1), 0.0, key=lambda i: added[i] - frees(up[i] + gap), lo=1)
+        j = bisect(range(len(down) - 1), 0.0, key=lambda j: adds(down[j] - gap) - freed[j], lo=1)
         left, right = max(up[i - 1], down[j - 1] - gap), min(up[i], down[j] - gap)
         at_left, at_right = adds(left) - frees(left + gap), adds(right) - frees(right + gap)
         if at_right <= at_left:  # the same point but for rounding

@@ -6,20 +6,11 @@ makes its whole schedule cost the budget.
 
 import numpy as np
 
-from discretion.arrays import Floats, Ints
+from discretion.arrays import Floats
 from discretion.errors import PlanError
 from discretion.methods.papers.kiani import Saving
 
 STEEP = 40.0  # from here on exp(x) - 1 is exp(x) in doubles, and soon too large for them
-
-
-def checked_saving(rounds: int, rate: Floats, saving_rate: Floats, spend_from: Ints) -> Saving:
-    """Return who saves and for how long; `Saving.rates` are the (T, N) rates q_n^t."""
-    if not ((saving_rate >= 0) & (saving_rate <= rate) & (rate > 0) & (rate <= 1)).all():
-        raise PlanError("expected 0 <= saving rate <= rate <= 1 and a rate above 0 for every client")
-    if not ((spend_from >= 1) & (spend_from <= rounds)).all():
-        raise PlanError(f"every client starts to spend in one of the {rounds} rounds, counted from 1")
-    return Saving(rounds, rate, saving_rate, spend_from)
 
 
 def assign(saving_rate: Floats, clip: Floats) -> Floats:
@@ -41,12 +32,15 @@ def noise_shape(saving: Saving, multiplier: Floats) -> Floats:
     is counted as Rényi divergence of order 2, log(1 + q² (exp(1/sigma²) - 1)), which adds up and is exact at
     any rate. The paper subtracts epsilons, which do not add up, and divides by one round less.
 
-    Nothing here certifies: one factor for each client is still to make its whole schedule cost the budget.
-
     Guarantees:
         By order 2 all is spent, and in no round more than in the next.
         Who does not save has the noise of equal rounds.
     """
+    rate, start = saving.rate, saving.spend_from
+    if not ((saving.saving_rate >= 0) & (saving.saving_rate <= rate) & (rate > 0) & (rate <= 1)).all():
+        raise PlanError("expected 0 <= saving rate <= rate <= 1 and a rate above 0 for every client")
+    if not ((start >= 1) & (start <= saving.rounds)).all():
+        raise PlanError(f"every client starts to spend in one of the {saving.rounds} rounds, counted from 1")
     left = saving.rounds * _divergence(saving.rate, multiplier)
     out = []
     for t, rate in enumerate(saving.rates()):
