@@ -1,28 +1,38 @@
 """The empirical audit: attacks on what a plan releases, and the epsilon that they show, by budget class."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from scipy import stats
-from scipy.special import ndtri
+from scipy.special import expit, ndtri
 
 from discretion.accounting import Certificate
-from discretion.arrays import Floats
+from discretion.arrays import Floats, Ints, distinct
 from discretion.audit import lower_bound
 from discretion.audit.canaries import Bools, Canaries, Game, Trials
-from discretion.audit.lower_bound import Tally
-from discretion.audit.record_canaries import RecordGame
+from discretion.audit.lower_bound import Claim, Tally
 from discretion.plan.plan import ADVERSARIES, Adversary, Plan
 from discretion.plan.population import Population
-from discretion.plan.steps import Steps
 from discretion.training.server_update import PLAIN, Server
 
-CHANCE = 0.01  # that an audit contradicts a certificate that is true
+if TYPE_CHECKING:
+    from discretion.audit.record_canaries import RecordGame
+
+CHANCE = 0.01  # that an audit contradicts a plan that is executed as written
 TESTS = 6  # of one class and adversary: two attacks in two directions, noise, coins
-LEARN = 0.4  # share of the games that the attacks learn from; only the others count
-THRESHOLDS = np.linspace(0.02, 0.98, 60)  # quantiles of the scores that are compared as thresholds
+LEARN = 2  # of every 5 games: the attacks learn from them; only the others count
+THRESHOLDS = expit(np.linspace(-6, 6, 49))  # quantiles of the scores that are compared as thresholds
 RIDGE = 1e-9  # keeps the learned attack defined where what was seen has linear relations
+ENOUGH = 12_000  # trials of a class that are planned for, where the number of games is not given
+LEAST_GAMES, MOST_GAMES = 200, 2_000
+FEWEST = 10  # games, however few seconds there are
+
+AnyGame: TypeAlias = "Game | RecordGame"
+Progress = Callable[[float], None]  # told the share that is done
 
 
 @dataclass(frozen=True)
@@ -38,30 +48,29 @@ class Shown:
     any_mechanism: float  # epsilon of any mechanism that fits
     attack: str  # that showed the most
     noise: float  # measured standard deviation, as a share of the planned one
-    coins: float | None  # measured rate of taking part, as a share of the planned one; None: not seen
+    coins: float | None  # measured rate of taking part, as a share of the planned one; None: no secret coins
     contradictions: tuple[str, ...]  # what cannot be true of the certificate
-
-    @property
-    def contradicted(self) -> bool:
-        return bool(self.contradictions)
 
 
 @dataclass(frozen=True)
 class Audit:
     """Lower bounds from attacks, beside what is certified."""
 
+    plan: str  # digest
     shown: tuple[Shown, ...]
-    games: int
-    chance: float = CHANCE
+    games: int  # fewest against an adversary
+    chance: float  # that anything is contradicted, if the plan is executed as written
+    contradictions: tuple[str, ...]  # all that were found, each once
 
     @property
     def contradicted(self) -> bool:
-        return any(each.contradicted for each in self.shown)
+        return bool(self.contradictions)
 
 
 def playable(certificate: Certificate) -> tuple[Adversary, ...]:
-    """Return the adversaries whose epsilon is finite for some client: against others nothing is claimed."""
-    return tuple(who for who in ADVERSARIES if np.isfinite(certificate.epsilon[who]).any())
+    """Return the adversaries against whom some client has an epsilon that is finite and not 0."""
+    found = {who: certificate.epsilon[who] for who in ADVERSARIES}
+    return tuple(who for who, epsilon in found.items() if (np.isfinite(epsilon) & (epsilon > 0)).any())
 
 
 def audit(
@@ -69,60 +78,58 @@ def audit(
     population: Population,
     certificate: Certificate,
     *,
-    games: int = 400,
+    games: int | None = None,
+    seconds: float | None = None,
     seed: int = 0,
     server: Server = PLAIN,
     against: Sequence[Adversary] = (),
-    tick: Callable[[], None] = lambda: None,
+    progress: Progress = lambda done: None,
 ) -> Audit:
-    """Attack a plan, and return what the attacks show of each budget class.
+    """Attack a plan, and return what the attacks show of each budget class, against each adversary.
 
-    An adversary that sees the same as one before it is not played again.
+    Play this number of `games`, or for so many `seconds`, or as many games as usually suffice.
 
     Guarantees:
-        If every client's privacy is as certified, the chance that anything is contradicted is at most
-        `CHANCE`: attacks and thresholds are fixed on games of their own, and the other games are looked at
-        once for each class, adversary and test, which share `CHANCE` among them.
+        If the plan is executed as written, the chance that anything is contradicted is at most `CHANCE`:
+        attacks and thresholds are fixed on games of their own; the other games are looked at once for each
+        class, adversary and test, which share `CHANCE` among them; and the number of games does not depend on
+        what was seen.
     """
     names, member = population.classes()
-    shown: dict[Adversary, list[Shown]] = {}
-    for who in against or playable(certificate):
-        same = next((other for other in shown if _sees_the_same(plan, who, other)), None)
-        if same is not None:
-            shown[who] = [replace(each, adversary=who) for each in shown[same]]
-            continue
-        game: Game | RecordGame
-        if plan.unit == "record":
-            game = RecordGame.of(plan, certificate, member)
-        else:
-            game = Game(plan, Canaries.of(plan, certificate, member), who, server)
-        found = Trials.together(_ticked(game.play(games, seed), tick))
-        learning = np.arange(len(found.inside)) < LEARN * len(found.inside)
-        shown[who] = []
-        for k, kinds in enumerate(game.kinds):
-            mine = found.group == k
-            if not mine.any():
-                continue
-            claims = [plan.steps(against=who).of(np.array([client])) for client in kinds]
-            chance = CHANCE / (TESTS * len(game.kinds) * len(ADVERSARIES))
-            attacks = _attacked(found, mine, learning, claims, float(population.delta[kinds].max()), chance)
-            noise, coins, odd = _measured(found, mine, plan.adjacency == "replace", chance)
-            shown[who].append(
-                Shown(
-                    name=names[k],
-                    adversary=who,
-                    canaries=int(mine.sum()) // games,
-                    trials=int((mine & ~learning).sum()),
-                    certified=float(certificate.epsilon[who][kinds].max()),
-                    at_least=attacks.at_least,
-                    any_mechanism=attacks.any_mechanism,
-                    attack=attacks.name,
-                    noise=noise,
-                    coins=coins,
-                    contradictions=(*attacks.contradictions, *odd),
-                )
-            )
-    return Audit(tuple(each for found in shown.values() for each in found), games)
+    views = _views(plan, against or playable(certificate))
+    shown, odd, played = [], [], []
+    for number, alike in enumerate(views):
+        game = _game(plan, certificate.epsilon[alike[0]], member, alike[0], server)
+        limit = None if seconds is None else seconds / len(views)
+        heard = partial(_part, progress, number, len(views))
+        found = Trials.together(_play(game, seed, games or _enough(game), limit, heard))
+        classes = np.unique(game.group)
+        chance = CHANCE / len(views) / (TESTS * len(classes) + 1)
+        odd += _crowds(found, chance)
+        for k in classes:
+            who, mine = game.client[game.group == k], found.of(int(k))
+            claim = _Claimed.of(plan, certificate, alike[0], who)
+            one = _shown(names[k], alike[0], len(who) * game.each, claim, mine, chance)
+            shown += [replace(one, adversary=other) for other in alike]
+        played.append(len(found.usual))
+    odd += [said for one in shown for said in one.contradictions]
+    shown.sort(key=lambda one: ADVERSARIES.index(one.adversary))  # stable: classes stay in order
+    return Audit(plan.digest(), tuple(shown), min(played, default=0), CHANCE, tuple(dict.fromkeys(odd)))
+
+
+def _part(progress: Progress, number: int, parts: int, done: float) -> None:
+    progress((number + done) / parts)
+
+
+def _views(plan: Plan, adversaries: Sequence[Adversary]) -> list[list[Adversary]]:
+    """Return the adversaries, those that see the same of a plan together."""
+    found: list[list[Adversary]] = []
+    for who in adversaries:
+        same = next((alike for alike in found if _sees_the_same(plan, who, alike[0])), [])
+        if not same:
+            found.append(same)
+        same.append(who)
+    return found
 
 
 def _sees_the_same(plan: Plan, one: Adversary, other: Adversary) -> bool:
@@ -130,41 +137,89 @@ def _sees_the_same(plan: Plan, one: Adversary, other: Adversary) -> bool:
     return all(np.array_equal(a, b) for pair in views for a, b in zip(*pair, strict=True))
 
 
-def _ticked(games: Iterator[Trials], tick: Callable[[], None]) -> Iterator[Trials]:
-    for each in games:
-        yield each
-        tick()
+def _game(plan: Plan, epsilon: Floats, member: Ints, who: Adversary, server: Server) -> AnyGame:
+    if plan.unit == "client":
+        return Game(plan, Canaries.of(plan, epsilon, member), who, server)
+    from discretion.audit.record_canaries import RecordGame  # which needs torch
+
+    return RecordGame.of(plan, epsilon, member)
+
+
+def _enough(game: AnyGame) -> int:
+    """Return a number of games in which every class has enough trials."""
+    fewest = int(np.unique(game.group, return_counts=True)[1].min()) * game.each
+    return min(max(-(-ENOUGH // fewest), LEAST_GAMES), MOST_GAMES)
+
+
+def _play(
+    game: AnyGame, seed: int, games: int, seconds: float | None, progress: Progress
+) -> Iterator[Trials]:
+    """Play this number of games or, where `seconds` are given, that long; yield what was seen of each."""
+    number, start, done = 0, time.monotonic(), 0.0
+    while done < 1:
+        yield game.play(number, seed)
+        number += 1
+        done = number / games
+        if seconds is not None:
+            done = min((time.monotonic() - start) / seconds, number / FEWEST)
+        progress(min(done, 1.0))
 
 
 @dataclass(frozen=True)
-class _Attacks:
-    at_least: float
-    any_mechanism: float
-    name: str
-    contradictions: tuple[str, ...]
+class _Claimed:
+    """What is claimed of the canaries of one class, against one adversary."""
+
+    epsilon: float
+    delta: float
+    curve: Claim | None  # None: the claim is no composition of Gaussian steps
+
+    @classmethod
+    def of(cls, plan: Plan, certificate: Certificate, adversary: Adversary, who: Ints) -> "_Claimed":
+        steps = plan.steps(against=adversary).of(who)
+        kinds = distinct(np.concatenate([steps.rate, steps.multiplier, steps.count]))[1]
+        first = np.unique(kinds, return_index=True)[1]
+        curve = Claim(steps.of(first)) if plan.sampling == "poisson" else None
+        epsilon, delta = certificate.epsilon[adversary][who].max(), certificate.delta[who].max()
+        return cls(float(epsilon), float(delta), curve)
+
+    def bounds(self, tally: Tally, chance: float) -> tuple[float, float, bool]:
+        """Return lower bounds of the planned kind and of any mechanism, and whether the claim is refuted."""
+        anyway = lower_bound.any_mechanism(tally, self.delta, chance)
+        if self.curve is None:
+            return anyway, anyway, anyway > self.epsilon
+        bound = lower_bound.planned_kind(tally, self.curve, self.delta, chance)
+        return bound, anyway, lower_bound.contradicts(tally, self.curve, chance)
 
 
-def _attacked(
-    found: Trials, mine: Bools, learning: Bools, claims: Sequence[Steps], delta: float, chance: float
-) -> _Attacks:
-    """Return the highest bounds of all attacks on one class."""
-    scores = {"likelihood": found.likelihood, "learned": _learned(found, mine & learning)}
-    best = _Attacks(0.0, 0.0, "none", ())
-    for name, score in scores.items():
+def _shown(
+    name: str, adversary: Adversary, canaries: int, claimed: _Claimed, found: Trials, chance: float
+) -> Shown:
+    """Return what the trials of one class show."""
+    learning = found.game % 5 < LEARN
+    scores = {"likelihood": found.likelihood, "learned": _learned(found, learning)}
+    at_least, any_mechanism, best = 0.0, 0.0, "none"
+    noise, coins, odd = _measured(found, chance)
+    for attack, score in scores.items():
         for turned in (False, True):
-            threshold = _threshold(score, found.inside, mine & learning, turned, chance)
-            tally = _tally(score, found.inside, mine & ~learning, threshold, turned)
-            bound = lower_bound.planned_kind(tally, claims, delta, chance)
-            odd = best.contradictions
-            if lower_bound.contradicts(tally, claims, chance):
-                odd += (f"the {name} attack finds canaries more often than the certificate allows",)
-            best = _Attacks(
-                max(best.at_least, bound),
-                max(best.any_mechanism, lower_bound.any_mechanism(tally, delta, chance)),
-                name if bound > best.at_least else best.name,
-                odd,
-            )
-    return best
+            threshold = _threshold(score, found.inside, learning, turned, chance)
+            tally = _tally(score, found.inside, ~learning, threshold, turned)
+            bound, anyway, refuted = claimed.bounds(tally, chance)
+            at_least, best = (bound, attack) if bound > at_least else (at_least, best)
+            any_mechanism = max(any_mechanism, anyway)
+            odd += [f"the {attack} attack finds canaries more often than it should"] if refuted else []
+    return Shown(
+        name=name,
+        adversary=adversary,
+        canaries=canaries,
+        trials=int((~learning).sum()),
+        certified=claimed.epsilon,
+        at_least=at_least,
+        any_mechanism=any_mechanism,
+        attack=best,
+        noise=noise,
+        coins=coins,
+        contradictions=tuple(dict.fromkeys(odd)),
+    )
 
 
 def _learned(found: Trials, known: Bools) -> Floats:
@@ -182,7 +237,8 @@ def _threshold(score: Floats, inside: Bools, known: Bools, turned: bool, chance:
         least, most = _tally(score, inside, known, threshold, turned).bounds(chance)
         return float(ndtri(np.clip(least, 1e-12, 1 - 1e-12)) - ndtri(np.clip(most, 1e-12, 1 - 1e-12)))
 
-    return max(np.quantile(score[known], THRESHOLDS).tolist(), key=apart)
+    candidates: list[float] = np.quantile(score[known], THRESHOLDS).tolist()
+    return max(candidates, key=apart)
 
 
 def _tally(score: Floats, inside: Bools, who: Bools, threshold: float, turned: bool) -> Tally:
@@ -192,18 +248,22 @@ def _tally(score: Floats, inside: Bools, who: Bools, threshold: float, turned: b
     return tally.turned if turned else tally
 
 
-def _measured(
-    found: Trials, mine: Bools, replaced: bool, chance: float
-) -> tuple[float, float | None, list[str]]:
+def _measured(found: Trials, chance: float) -> tuple[float, float | None, list[str]]:
     """Return noise and rate of one class as shares of the planned ones, and what cannot be true of them."""
     odd = []
-    out = mine & (~found.inside | replaced)
-    releases, squares = int(found.releases[out].sum()), float(found.squares[out].sum())
-    if stats.chi2.cdf(squares, max(releases, 1)) < chance:
+    releases, squares = int(found.releases.sum()), float(found.squares.sum())
+    if stats.chi2.cdf(squares, max(releases, 1)) < chance and releases:
         odd.append("there is less noise than planned")
-    expected, asked = float(found.expected[mine].sum()), int(found.asked[mine].sum())
-    flips = int(found.releases[mine].sum())
-    if expected and stats.binom.sf(asked - 1, flips, min(expected / flips, 1.0)) < chance:
+    asked, flips, expected = int(found.asked.sum()), int(found.flips.sum()), float(found.expected.sum())
+    if asked > 0 and stats.binom.sf(asked - 1, flips, expected / max(flips, 1)) < chance:
         odd.append("canaries take part more often than planned")
-    coins = asked / expected if expected else None
-    return float(np.sqrt(squares / max(releases, 1))), coins, odd
+    return float(np.sqrt(squares / max(releases, 1))), asked / expected if flips else None, odd
+
+
+def _crowds(found: Trials, chance: float) -> list[str]:
+    """Return what cannot be true of the numbers of clients asked, if coins are independent."""
+    usual, rounds, planned = int(found.usual.sum()), int(found.coins.sum()), float(found.planned.sum())
+    by_plan = stats.binom(rounds, planned / max(rounds, 1))
+    if rounds and 2 * min(by_plan.sf(usual - 1), by_plan.cdf(usual)) < chance:
+        return ["the number of clients in a round does not vary as that of independent coins"]
+    return []

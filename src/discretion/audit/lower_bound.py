@@ -1,8 +1,7 @@
 """Lower bounds on epsilon from an attack's guesses: what a privacy claim would have made too unlikely."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy import stats
@@ -12,8 +11,7 @@ from discretion.arrays import Floats
 from discretion.plan.steps import Steps
 
 DELTAS = np.geomspace(1e-9, 0.5, 48)  # at which a claimed privacy curve is compared with the guesses
-LEAST_NOISE, MOST_NOISE = 0.05, 32.0  # noise levels that are tried, relative to the planned one
-HALVINGS = 14  # of the ratio between the two, in the search for the noise level that fits
+NOISE_LEVELS = tuple(np.geomspace(1 / 16, 16.0, 257).tolist())  # tried, relative to the planned noise
 
 
 @dataclass(frozen=True)
@@ -53,37 +51,59 @@ def any_mechanism(tally: Tally, delta: float, chance: float) -> float:
     return max(math.log((least - delta) / most), 0.0) if least > delta else 0.0
 
 
-def contradicts(tally: Tally, claim: Sequence[Steps], chance: float) -> bool:
-    """Return whether the guesses contradict every claim: too many hits for so few false alarms.
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """The privacy curve that is claimed of several kinds of clients, with the planned noise or other."""
+
+    kinds: Steps  # (S, K), a column for each kind
+    _curves: dict[float, Floats] = field(default_factory=dict)
+
+    def at(self, noise: float) -> Steps:
+        """Return the claimed steps with `noise` times the planned noise."""
+        return replace(self.kinds, multiplier=self.kinds.multiplier * noise)
+
+    def curve(self, noise: float = 1.0) -> Floats:
+        """Return upper bounds on epsilon at each of `DELTAS`: the largest of all kinds."""
+        if noise not in self._curves:
+            kinds = self.kinds.rate.shape[1]
+            steps = self.at(noise).of(np.repeat(np.arange(kinds), len(DELTAS)))
+            found = Pld().epsilon(steps, np.tile(DELTAS, kinds))
+            self._curves[noise] = found.reshape(kinds, -1).max(axis=0)
+        return self._curves[noise]
+
+    def allows(self, least: float, most: float, noise: float = 1.0) -> bool:
+        """Return whether hits at a rate of `least` or more, with false alarms of `most` or less, can be."""
+        with np.errstate(over="ignore"):
+            return not (least > np.exp(self.curve(noise)) * most + DELTAS).any()
+
+
+def contradicts(tally: Tally, claim: Claim, chance: float) -> bool:
+    """Return whether there are too many hits, with so few false alarms, for the claim to be true.
 
     Guarantees:
-        If one of the claims is true of each client that was guessed about, the answer is yes with a chance
-        of at most `chance`.
+        If the claim is true of each client that was guessed about, and trials are independent, the answer is
+        yes with a chance of at most `chance`.
     """
-    least, most = tally.bounds(chance)
-    curve = np.max([Pld().epsilon(_repeated(steps), DELTAS) for steps in claim], axis=0)
-    with np.errstate(over="ignore"):
-        return bool((least > np.exp(curve) * most + DELTAS).any())
+    return not claim.allows(*tally.bounds(chance))
 
 
-def planned_kind(tally: Tally, claim: Sequence[Steps], delta: float, chance: float) -> float:
+def planned_kind(tally: Tally, claim: Claim, delta: float, chance: float) -> float:
     """Return a lower bound on epsilon at `delta` for a mechanism of the claimed kind, with any noise.
 
-    The bound is the epsilon of the claimed steps with the largest noise that the guesses do not contradict.
-    It is far closer to epsilon than `any_mechanism` can be, and assumes that rates and number of releases are
-    as claimed. Where the guesses contradict the claim itself, it lies above the claimed epsilon.
+    The bound is the epsilon of the claimed steps with the least noise that the guesses contradict. It is far
+    closer to epsilon than `any_mechanism` can be, because it assumes that sampling rates and number of
+    releases are as claimed, and that the noise is Gaussian and a common multiple of the claimed one. Where
+    the guesses contradict the claim itself, the bound lies above the claimed epsilon.
     """
-
-    def at(noise: float) -> list[Steps]:
-        return [replace(steps, multiplier=steps.multiplier * noise) for steps in claim]
-
-    low, high = LEAST_NOISE, MOST_NOISE
-    if not contradicts(tally, at(high), chance):
+    bounds = tally.bounds(chance)
+    low, high = -1, len(NOISE_LEVELS)  # the first allows the guesses, the last does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if claim.allows(*bounds, NOISE_LEVELS[middle]) else (low, middle)
+    if high == len(NOISE_LEVELS):
         return 0.0
-    for _ in range(HALVINGS):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if contradicts(tally, at(middle), chance) else (middle, high)
-    return max(float(Pld().epsilon(steps, np.array([delta]))[0]) for steps in at(high))
+    steps = claim.at(NOISE_LEVELS[high])
+    return float(Pld().epsilon(steps, np.full(steps.rate.shape[1], delta)).max())
 
 
 def one_run(correct: int, guesses: int, canaries: int, delta: float, chance: float) -> float:
@@ -113,8 +133,3 @@ def _one_run_chance(correct: int, guesses: int, canaries: int, epsilon: float, d
     below = stats.binom.pmf(np.arange(correct - 1, -1, -1), guesses, right)  # correct - 1, correct - 2, …
     share: Floats = np.cumsum(below) / np.arange(1, len(below) + 1)
     return min(pure + 2 * canaries * delta * float(share.max(initial=0.0)), 1.0)
-
-
-def _repeated(steps: Steps) -> Steps:
-    """Return one client's steps once for each of `DELTAS`."""
-    return steps.of(np.zeros(len(DELTAS), dtype=np.int64))

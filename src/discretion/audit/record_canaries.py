@@ -8,15 +8,16 @@ component for each record: the number of batches that the record was in, and noi
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from scipy import stats
 from scipy.special import logsumexp
 from torch import nn
 
-from discretion.accounting.certificate import Certificate, worst_of
+from discretion.accounting.certificate import worst_of
 from discretion.arrays import Floats, Ints
-from discretion.audit.canaries import BLOCKS, FAR, FEATURES, Bools, Trials
+from discretion.audit.canaries import BLOCKS, FAR, Bools, Trials
 from discretion.clients.local_clients import LocalClients
 from discretion.clients.training import LocalTraining
 from discretion.plan.phase import Phase
@@ -55,20 +56,14 @@ class RecordGame:
     plan: Plan
     client: Ints  # (C,)
     group: Ints  # (C,) budget class
+    each: ClassVar[int] = RECORDS  # trials of each client that plays
 
     @classmethod
-    def of(cls, plan: Plan, certificate: Certificate, member: Ints) -> "RecordGame":
-        share = np.where(np.isfinite(certificate.spent), certificate.share, -1.0)
-        worst = worst_of(member, share)
-        group = np.arange(len(worst))
-        asked = [sum(p.rounds * int(p.expected[i] > 0) for p in plan.phases) > 0 for i in worst]
-        fine = np.isfinite(certificate.spent[worst]) & np.array(asked)
-        return cls(plan, worst[fine], group[fine])
-
-    @property
-    def kinds(self) -> tuple[Ints, ...]:
-        """By budget class: the client whose records are canaries."""
-        return tuple(self.client[self.group == k] for k in range(int(self.group.max(initial=-1)) + 1))
+    def of(cls, plan: Plan, epsilon: Floats, member: Ints) -> "RecordGame":
+        """Choose a client of each class of (N,) `member`: that of the largest (N,) `epsilon`, if finite."""
+        worst = worst_of(member, np.where(np.isfinite(epsilon), epsilon, -1.0))
+        fine = np.isfinite(epsilon[worst]) & (epsilon[worst] > 0)
+        return cls(plan, worst[fine], member[worst[fine]])
 
     @cached_property
     def _longest(self) -> float:
@@ -92,37 +87,42 @@ class RecordGame:
                 most = max(most, phase.rounds * float(phase.releases[i]) * step)
         return STILL / (2 * FAR * self._longest * most * len(self.plan.phases))
 
-    def play(self, games: int, seed: int) -> Iterator[Trials]:
-        """Play the plan `games` times, and yield what was seen of each game."""
-        return (self._play(number, seed) for number in range(games))
-
-    def _play(self, number: int, seed: int) -> Trials:
+    def play(self, number: int, seed: int) -> Trials:
+        """Play the plan once, and return what was seen."""
         plan, coins = self.plan, stream(seed, Purpose.AUDIT, number)
         inside = coins.random((len(self.client), RECORDS)) < 0.5
         clients = _Watched(self._clients(inside))
         state = State.start(np.zeros(2 * RECORDS, np.float32))
         blocks = min(BLOCKS, plan.rounds)
-        seen = np.zeros((*inside.shape, blocks, FEATURES))
-        likelihood, squares, turns = (np.zeros(inside.shape) for _ in range(3))
+        seen = np.zeros((*inside.shape, blocks, 2))
+        squares, turns = np.zeros(inside.shape), np.zeros(inside.shape, dtype=np.int64)
+        own_seed = seed if plan.randomness == "seeded" else None
         for round_ in range(1, plan.rounds + 1):
             phase = plan.phases[plan.phase_of(round_)]
-            state = next_state(plan, clients, state, run=f"audit {number}", seed=seed)
+            state = next_state(plan, clients, state, run=f"audit {number}", seed=own_seed)
             for who, change in clients.left:
                 for c in np.flatnonzero(self.client == who):
                     value, noise, ratio = self._look(phase, int(who), int(inside[c].sum()), change)
-                    block = seen[c, :, (round_ - 1) * blocks // plan.rounds]
-                    block[:, 0] += value
-                    block[:, 1] += ratio
-                    likelihood[c] += ratio
+                    seen[c, :, (round_ - 1) * blocks // plan.rounds] += np.stack([value, ratio], axis=1)
                     squares[c] += noise**2
                     turns[c] += 1
             clients.left.clear()
-        group = np.repeat(self.group, RECORDS)
-        flat = seen.reshape(inside.size, -1)
-        releases = turns.ravel().astype(np.int64)
-        unseen = np.zeros(inside.size)  # coins choose batches, inside the client
-        scores = inside.ravel(), group, likelihood.ravel(), flat
-        return Trials(*scores, squares.ravel(), releases, unseen.astype(np.int64), unseen)
+        none, no_rounds = np.zeros(inside.size, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        return Trials(
+            game=np.full(inside.size, number),
+            group=np.repeat(self.group, RECORDS),
+            inside=inside.ravel(),
+            likelihood=seen[..., 1].sum(axis=-1).ravel(),
+            seen=seen.reshape(inside.size, -1),
+            squares=(squares * ~inside).ravel(),
+            releases=(turns * ~inside).ravel(),
+            asked=none,  # coins choose batches, inside the client
+            flips=none,
+            expected=none.astype(np.float64),
+            usual=no_rounds,
+            coins=no_rounds,
+            planned=no_rounds.astype(np.float64),
+        )
 
     def _clients(self, inside: Bools) -> LocalClients:
         start = np.zeros(len(self.plan.clients) + 1, dtype=np.int64)
