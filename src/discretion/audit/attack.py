@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from scipy import stats
@@ -22,12 +22,12 @@ from discretion.training.server_update import PLAIN, Server
 if TYPE_CHECKING:
     from discretion.audit.record_canaries import RecordGame
 
+FORMAT = "discretion-audit/1"
 CHANCE = 0.01  # that an audit contradicts a plan that is executed as written
 TESTS = 6  # of one class and adversary: two attacks in two directions, noise, coins
 LEARN = 2  # of every 5 games: the attacks learn from them; only the others count
 THRESHOLDS = expit(np.linspace(-6, 6, 49))  # quantiles of the scores that are compared as thresholds
 RIDGE = 1e-9  # keeps the learned attack defined where what was seen has linear relations
-ENOUGH = 12_000  # trials of a class that are planned for, where the number of games is not given
 LEAST_GAMES, MOST_GAMES = 200, 2_000
 FEWEST = 10  # games, however few seconds there are
 
@@ -65,6 +65,11 @@ class Audit:
     @property
     def contradicted(self) -> bool:
         return bool(self.contradictions)
+
+
+def to_record(found: Audit) -> dict[str, Any]:
+    """As JSON holds it."""
+    return {"format": FORMAT, **vars(found), "shown": [vars(each) for each in found.shown]}
 
 
 def playable(certificate: Certificate) -> tuple[Adversary, ...]:
@@ -148,7 +153,7 @@ def _game(plan: Plan, epsilon: Floats, member: Ints, who: Adversary, server: Ser
 def _enough(game: AnyGame) -> int:
     """Return a number of games in which every class has enough trials."""
     fewest = int(np.unique(game.group, return_counts=True)[1].min()) * game.each
-    return min(max(-(-ENOUGH // fewest), LEAST_GAMES), MOST_GAMES)
+    return min(max(-(-game.enough // fewest), LEAST_GAMES), MOST_GAMES)
 
 
 def _play(

@@ -207,6 +207,7 @@ class Game:
     adversary: Adversary
     server: Server = PLAIN
     each: ClassVar[int] = 1  # trials of each client that plays
+    enough: ClassVar[int] = 12_000  # trials of a class that usually suffice
 
     @property
     def client(self) -> Ints:

@@ -57,6 +57,7 @@ class RecordGame:
     client: Ints  # (C,)
     group: Ints  # (C,) budget class
     each: ClassVar[int] = RECORDS  # trials of each client that plays
+    enough: ClassVar[int] = 60_000  # trials of a class that usually suffice: only sums of steps are seen
 
     @classmethod
     def of(cls, plan: Plan, epsilon: Floats, member: Ints) -> "RecordGame":

@@ -15,13 +15,12 @@ from discretion.errors import InputError
 from discretion.files import write_safely
 from discretion.ledger.ledger import Ledger
 from discretion.runs import history
-from discretion.runs.build import load_data, local_training
+from discretion.runs.build import load_data, local_training, server_of
 from discretion.runs.folder import alone, read_checkpoint, write_checkpoint
 from discretion.runs.prepare import Task, build_task, first_model
 from discretion.runs.read import AnyRun, Run, Timed, read_run, read_runs
 from discretion.timing import Profile
 from discretion.training.loop import State, train
-from discretion.training.server_update import Server
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def _execute(
         state,
         run=run.about.id,
         seed=config.seed if how.randomness == "seeded" else None,
-        server=Server(how.server_learning_rate, how.server_momentum, how.server_adaptive, how.server_average),
+        server=server_of(config),
         accept_no_privacy=how.accept_no_privacy,
         profile=profile,
         shares=config.clients.missing if elsewhere else "here",

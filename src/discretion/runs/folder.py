@@ -31,6 +31,7 @@ class RunFolder:
         self.model = path / "model.safetensors"
         self.report = path / "report.html"
         self.profile = path / "profile.json"
+        self.audit = path / "audit.json"
         self.lock = path / ".lock"
 
     def __fspath__(self) -> str:
