@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FORMAT = "discretion-audit/1"
 CHANCE = 0.01  # that an audit contradicts a plan that is executed as written
-TESTS = 6  # of one class and adversary: two attacks in two directions, noise, coins
+TESTS = 7  # of one class and adversary: two attacks in two directions, noise, clips, coins
 LEARN = 2  # of every 5 games: the attacks learn from them; only the others count
 THRESHOLDS = expit(np.linspace(-6, 6, 49))  # quantiles of the scores that are compared as thresholds
 RIDGE = 1e-9  # keeps the learned attack defined where what was seen has linear relations
@@ -256,13 +256,15 @@ def _tally(score: Floats, inside: Bools, who: Bools, threshold: float, turned: b
 def _measured(found: Trials, chance: float) -> tuple[float, float | None, list[str]]:
     """Return noise and rate of one class as shares of the planned ones, and what cannot be true of them."""
     odd = []
-    releases, squares = int(found.releases.sum()), float(found.squares.sum())
-    if stats.chi2.cdf(squares, max(releases, 1)) < chance and releases:
+    quiet, squares = int(found.quiet.sum()), float(found.squares.sum())
+    if quiet and stats.chi2.cdf(squares, quiet) < chance:
         odd.append("there is less noise than planned")
+    if found.releases.sum() * stats.norm.sf(found.loudest.max()) < chance:
+        odd.append("a sum moves by more than a canary's clip")
     asked, flips, expected = int(found.asked.sum()), int(found.flips.sum()), float(found.expected.sum())
     if asked > 0 and stats.binom.sf(asked - 1, flips, expected / max(flips, 1)) < chance:
         odd.append("canaries take part more often than planned")
-    return float(np.sqrt(squares / max(releases, 1))), asked / expected if flips else None, odd
+    return float(np.sqrt(squares / max(quiet, 1))), asked / expected if flips else None, odd
 
 
 def _crowds(found: Trials, chance: float) -> list[str]:

@@ -109,8 +109,12 @@ class Trials:
     inside: Bools  # (n,) whether the canary was in the game
     likelihood: Floats  # (n,) log-likelihood ratio of what was released, if all is as planned
     seen: Floats  # (n, F) everything else that may tell, by stretches of rounds
-    squares: Floats  # (n,) squares of the noise over its planned variance, summed over releases
     releases: Ints  # (n,) number of releases that had noise
+    quiet: Ints  # (n,) number of those that had nothing but noise
+    squares: Floats  # (n,) squares of that noise over its planned variance, summed up
+    loudest: (
+        Floats  # (n,) most that a sum moved beyond the canary's clip, in standard deviations of the noise
+    )
     asked: Ints  # (n,) how often the canary was asked, beyond its public turns
     flips: Ints  # (n,) number of secret coins that decided it
     expected: Floats  # (n,) how often by the plan
@@ -280,6 +284,7 @@ class Game:
         ratio = release.log_ratio(value, asked, spread, self.plan.adjacency == "replace")
         others = sums[release.others, every] / reach
         tape.write(release, np.stack([value, ratio, *others, moved], axis=1), noise, asked)
+        tape.loudest = np.maximum(tape.loudest, noise * clients.sent * np.sign(reach) * shown)
         tape.usual += release.usual[0] <= len(clients.asked) <= release.usual[1] and release.chance > 0
 
 
@@ -291,6 +296,7 @@ class _Tape:
         self.seen = np.zeros((canaries, self._blocks, FEATURES))
         self.likelihood, self.squares, self.expected = (np.zeros(canaries) for _ in range(3))
         self.releases, self.asked, self.flips = (np.zeros(canaries, dtype=np.int64) for _ in range(3))
+        self.loudest = np.zeros(canaries)
         self.usual, self.coins, self.planned = 0, 0, 0.0
 
     def write(self, release: _Release, columns: Floats, noise: Floats, asked: Ints) -> None:
@@ -317,8 +323,10 @@ class _Tape:
             inside=inside,
             likelihood=self.likelihood,
             seen=self.seen.reshape(len(inside), -1),
+            releases=self.releases,
+            quiet=self.releases * alone,
             squares=self.squares * alone,
-            releases=self.releases * alone,
+            loudest=self.loudest,
             asked=self.asked,
             flips=self.flips,
             expected=self.expected,

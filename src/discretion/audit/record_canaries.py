@@ -6,7 +6,7 @@ component for each record: the number of batches that the record was in, and noi
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from discretion.arrays import Floats, Ints
 from discretion.audit.canaries import BLOCKS, FAR, Bools, Trials
 from discretion.clients.local_clients import LocalClients
 from discretion.clients.training import LocalTraining
-from discretion.plan.phase import Phase
+from discretion.plan.phase import FLAT, Phase
 from discretion.plan.plan import Plan
 from discretion.plan.selection_rules import Reading
 from discretion.randomness.streams import Purpose, stream
@@ -64,6 +64,7 @@ class RecordGame:
         """Choose a client of each class of (N,) `member`: that of the largest (N,) `epsilon`, if finite."""
         worst = worst_of(member, np.where(np.isfinite(epsilon), epsilon, -1.0))
         fine = np.isfinite(epsilon[worst]) & (epsilon[worst] > 0)
+        plan = replace(plan, clipping=FLAT)  # the model of the game has one layer
         return cls(plan, worst[fine], member[worst[fine]])
 
     @cached_property
@@ -96,6 +97,7 @@ class RecordGame:
         state = State.start(np.zeros(2 * RECORDS, np.float32))
         blocks = min(BLOCKS, plan.rounds)
         seen = np.zeros((*inside.shape, blocks, 2))
+        loudest = np.zeros(inside.shape)
         squares, turns = np.zeros(inside.shape), np.zeros(inside.shape, dtype=np.int64)
         own_seed = seed if plan.randomness == "seeded" else None
         for round_ in range(1, plan.rounds + 1):
@@ -103,9 +105,10 @@ class RecordGame:
             state = next_state(plan, clients, state, run=f"audit {number}", seed=own_seed)
             for who, change in clients.left:
                 for c in np.flatnonzero(self.client == who):
-                    value, noise, ratio = self._look(phase, int(who), int(inside[c].sum()), change)
+                    value, std, ratio = self._look(phase, int(who), int(inside[c].sum()), change)
                     seen[c, :, (round_ - 1) * blocks // plan.rounds] += np.stack([value, ratio], axis=1)
-                    squares[c] += noise**2
+                    squares[c] += (value / std) ** 2
+                    loudest[c] = np.maximum(loudest[c], inside[c] * (value - phase.steps) / std)
                     turns[c] += 1
             clients.left.clear()
         none, no_rounds = np.zeros(inside.size, dtype=np.int64), np.zeros(1, dtype=np.int64)
@@ -115,8 +118,10 @@ class RecordGame:
             inside=inside.ravel(),
             likelihood=seen[..., 1].sum(axis=-1).ravel(),
             seen=seen.reshape(inside.size, -1),
+            releases=turns.ravel(),
+            quiet=(turns * ~inside).ravel(),
             squares=(squares * ~inside).ravel(),
-            releases=(turns * ~inside).ravel(),
+            loudest=loudest.ravel(),
             asked=none,  # coins choose batches, inside the client
             flips=none,
             expected=none.astype(np.float64),
@@ -135,13 +140,13 @@ class RecordGame:
         held = Partition(index, np.cumsum(start))
         return LocalClients(self._dataset, held, model, local, device="cpu", workers=1)
 
-    def _look(self, phase: Phase, who: int, records: int, change: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return (RECORDS,) components of what a client sent, in clips, with their noise and ratios."""
+    def _look(self, phase: Phase, who: int, records: int, change: Floats) -> tuple[Floats, float, Floats]:
+        """Return what a client sent along each record, in clips, its noise, and (RECORDS,) log ratios."""
         assert phase.batch is not None
         batch, clip, steps = float(phase.batch[who]), float(phase.clip[who]), phase.steps
         other, right = -change.reshape(2, RECORDS)[[1, 0]] * batch * records / self._learning_rate
         value = (other - right) / np.sqrt(2) / clip
-        std = phase.noise[phase.pool[who]] / clip * np.sqrt(steps)
+        std = float(phase.noise[phase.pool[who]] / clip * np.sqrt(steps))
         times = np.arange(steps + 1)[:, None]
         grown = stats.binom.logpmf(times, steps, batch) + (value * times - times**2 / 2) / std**2
-        return value, value / std, logsumexp(grown, axis=0)
+        return value, std, logsumexp(grown, axis=0)
