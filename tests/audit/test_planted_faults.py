@@ -13,6 +13,7 @@ from discretion.accounting import certify
 from discretion.arrays import Floats
 from discretion.audit.attack import Audit, audit
 from discretion.clients import dp_sgd
+from discretion.engine import CompiledSums
 from discretion.methods import make_plan
 from discretion.plan.population import Population
 from discretion.randomness.sources import Source, run_source
@@ -181,12 +182,12 @@ def quiet_steps() -> Fault:
 
 def loud_records() -> Fault:
     """Gradients of records that are clipped to twice the clip."""
-    whole = dp_sgd.engine.CompiledSums.clipped_sum
+    whole = CompiledSums.clipped_sum
 
     def loud(self: Any, model: Any, drawn: Any, clip: float, layers: Any) -> Any:
         return whole(self, model, drawn, 2 * clip, layers)
 
-    return patch.object(dp_sgd.engine.CompiledSums, "clipped_sum", loud)
+    return patch.object(CompiledSums, "clipped_sum", loud)
 
 
 @pytest.mark.parametrize(("fault", "said"), [(quiet_steps, LESS_NOISE), (loud_records, LIKELIHOOD)])

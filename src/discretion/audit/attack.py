@@ -13,7 +13,7 @@ from scipy.special import expit, ndtri
 from discretion.accounting import Certificate
 from discretion.arrays import Floats, Ints, distinct
 from discretion.audit import lower_bound
-from discretion.audit.canaries import Bools, Canaries, Game, Trials
+from discretion.audit.canaries import Bools, Canaries, ClientGame, Trials
 from discretion.audit.lower_bound import Claim, Tally
 from discretion.plan.plan import ADVERSARIES, Adversary, Plan
 from discretion.plan.population import Population
@@ -31,7 +31,7 @@ RIDGE = 1e-9  # keeps the learned attack defined where what was seen has linear 
 LEAST_GAMES, MOST_GAMES = 200, 2_000
 FEWEST = 10  # games, however few seconds there are
 
-AnyGame: TypeAlias = "Game | RecordGame"
+AnyGame: TypeAlias = "ClientGame | RecordGame"
 Progress = Callable[[float], None]  # told the share that is done
 
 
@@ -144,7 +144,7 @@ def _sees_the_same(plan: Plan, one: Adversary, other: Adversary) -> bool:
 
 def _game(plan: Plan, epsilon: Floats, member: Ints, who: Adversary, server: Server) -> AnyGame:
     if plan.unit == "client":
-        return Game(plan, Canaries.of(plan, epsilon, member), who, server)
+        return ClientGame(plan, Canaries.of(plan, epsilon, member), who, server)
     from discretion.audit.record_canaries import RecordGame  # which needs torch
 
     return RecordGame.of(plan, epsilon, member)

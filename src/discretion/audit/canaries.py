@@ -94,7 +94,7 @@ class _CanaryClients:
         layers = self._canaries.layers
         change = np.zeros((len(number), layers, len(self._canaries.client)), np.float32)
         change[row, :, number[row]] = (self.length * layers**-0.5 * self.sent[number[row]])[:, None]
-        yield Updates(order.clients, change.reshape(len(number), -1))
+        yield Updates(order.clients, change.reshape(len(number), self._canaries.size))
 
     def statistics(self, order: Order, reading: Reading) -> Statistics:
         raise AssertionError("a game of canaries has no data to be read")
@@ -203,7 +203,7 @@ def _usual(rate: Floats) -> tuple[int, int, float]:
 
 
 @dataclass(frozen=True)
-class Game:
+class ClientGame:
     """A plan, its canaries, and the adversary that looks."""
 
     plan: Plan
