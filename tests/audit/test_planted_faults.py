@@ -11,7 +11,7 @@ import pytest
 
 from discretion.accounting import certify
 from discretion.arrays import Floats
-from discretion.audit.attack import Audit, audit
+from discretion.audit.attack import FOUND, Audit, audit
 from discretion.clients import dp_sgd
 from discretion.engine import CompiledSums
 from discretion.methods import make_plan
@@ -30,8 +30,6 @@ LESS_NOISE = "there is less noise than planned"
 LOUD = "a sum moves by more than a canary's clip"
 OFTEN = "canaries take part more often than planned"
 ODD_NUMBERS = "the number of clients in a round does not vary as that of independent coins"
-LIKELIHOOD = "the likelihood attack finds canaries more often than it should"
-LEARNED = "the learned attack finds canaries more often than it should"
 
 
 def less_noise() -> Fault:
@@ -148,15 +146,15 @@ class Planted:
 
 FAULTS = [
     Planted(less_noise, LESS_NOISE),
-    Planted(less_noise, LIKELIHOOD),
-    Planted(reused_noise, LEARNED),
-    Planted(one_seed, LEARNED, "pfa"),
+    Planted(less_noise, FOUND),
+    Planted(reused_noise, FOUND),
+    Planted(one_seed, FOUND, "pfa"),
     Planted(unclipped, LOUD),
     Planted(frequent_coins, OFTEN),
     Planted(fixed_size, ODD_NUMBERS, "dp_fedavg"),
-    Planted(counted_twice, LIKELIHOOD),
-    Planted(heavy_weights, LIKELIHOOD),
-    Planted(raw_momentum, LEARNED, server=Server(momentum=0.9)),
+    Planted(counted_twice, FOUND),
+    Planted(heavy_weights, FOUND),
+    Planted(raw_momentum, FOUND, server=Server(momentum=0.9)),
     Planted(missing_shares, LESS_NOISE, "gdpfed"),
 ]
 
@@ -190,7 +188,7 @@ def loud_records() -> Fault:
     return patch.object(CompiledSums, "clipped_sum", loud)
 
 
-@pytest.mark.parametrize(("fault", "said"), [(quiet_steps, LESS_NOISE), (loud_records, LIKELIHOOD)])
+@pytest.mark.parametrize(("fault", "said"), [(quiet_steps, LESS_NOISE), (loud_records, FOUND)])
 def test_a_fault_in_noisy_steps_is_found(fault: Callable[[], Fault], said: str) -> None:
     people = Population.of([1.0, 1.0, 8.0, 8.0], 1e-5, 10)
     plan = make_plan("concert_records", people, {"rounds": 4, "rate": 0.5, "clip": 1.0})

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
 FORMAT = "discretion-audit/1"
 CHANCE = 0.01  # that an audit contradicts a plan that is executed as written
-TESTS = 7  # of one class and adversary: two attacks in two directions, noise, clips, coins
-LEARN = 2  # of every 5 games: the attacks learn from them; only the others count
-THRESHOLDS = expit(np.linspace(-6, 6, 49))  # quantiles of the scores that are compared as thresholds
+TESTS = 5  # of one class and adversary: two attacks, noise, clips, coins
+LEARN = 4  # attacks learn from every fourth game; only the others count
+LIKELY = 0.65  # quantile of the likelihoods above which a canary is taken to be in: the best for most plans
+THRESHOLDS = expit(np.linspace(-6, 6, 49))  # quantiles of the learned scores that are compared as thresholds
 RIDGE = 1e-9  # keeps the learned attack defined where what was seen has linear relations
-LEAST_GAMES, MOST_GAMES = 200, 2_000
+FOUND = "canaries are found more often than the certificate allows"
+LEAST_GAMES, MOST_GAMES = 200, 4_000
 FEWEST = 10  # games, however few seconds there are
 
 AnyGame: TypeAlias = "ClientGame | RecordGame"
@@ -200,18 +202,21 @@ def _shown(
     name: str, adversary: Adversary, canaries: int, claimed: _Claimed, found: Trials, chance: float
 ) -> Shown:
     """Return what the trials of one class show."""
-    learning = found.game % 5 < LEARN
-    scores = {"likelihood": found.likelihood, "learned": _learned(found, learning)}
-    at_least, any_mechanism, best = 0.0, 0.0, "none"
+    learning = found.game % LEARN == 0
     noise, coins, odd = _measured(found, chance)
-    for attack, score in scores.items():
-        for turned in (False, True):
-            threshold = _threshold(score, found.inside, learning, turned, chance)
-            tally = _tally(score, found.inside, ~learning, threshold, turned)
-            bound, anyway, refuted = claimed.bounds(tally, chance)
-            at_least, best = (bound, attack) if bound > at_least else (at_least, best)
-            any_mechanism = max(any_mechanism, anyway)
-            odd += [f"the {attack} attack finds canaries more often than it should"] if refuted else []
+    at_least, any_mechanism, best = 0.0, 0.0, "none"
+    learned = _learned(found, learning)
+    usual = float(np.quantile(found.likelihood[learning], LIKELY))
+    attacks = {
+        "likelihood": (found.likelihood, usual, False),
+        "learned": (learned, *_threshold(learned, found.inside, learning, chance)),
+    }
+    for attack, (score, threshold, turned) in attacks.items():
+        tally = _tally(score, found.inside, ~learning, threshold, turned)
+        bound, anyway, refuted = claimed.bounds(tally, chance)
+        at_least, best = (bound, attack) if bound > at_least else (at_least, best)
+        any_mechanism = max(any_mechanism, anyway)
+        odd += [FOUND] if refuted else []
     return Shown(
         name=name,
         adversary=adversary,
@@ -235,15 +240,16 @@ def _learned(found: Trials, known: Bools) -> Floats:
     return np.asarray(scaled @ np.linalg.solve(square, scaled[known].T @ (found.inside[known] - 0.5)))
 
 
-def _threshold(score: Floats, inside: Bools, known: Bools, turned: bool, chance: float) -> float:
-    """Return the threshold by which the known trials are told apart best, as if scores were Gaussian."""
+def _threshold(score: Floats, inside: Bools, known: Bools, chance: float) -> tuple[float, bool]:
+    """Return the threshold, and whether to say no above it, by which the known trials are told apart best."""
 
-    def apart(threshold: float) -> float:
-        least, most = _tally(score, inside, known, threshold, turned).bounds(chance)
-        return float(ndtri(np.clip(least, 1e-12, 1 - 1e-12)) - ndtri(np.clip(most, 1e-12, 1 - 1e-12)))
+    def apart(attack: tuple[float, bool]) -> float:
+        bounds = _tally(score, inside, known, *attack).bounds(chance)
+        least, most = ndtri(np.clip(bounds, 1e-12, 1 - 1e-12)).tolist()  # as if scores were Gaussian
+        return float(least - most)
 
-    candidates: list[float] = np.quantile(score[known], THRESHOLDS).tolist()
-    return max(candidates, key=apart)
+    candidates = np.quantile(score[known], THRESHOLDS).tolist()
+    return max(((threshold, turned) for threshold in candidates for turned in (False, True)), key=apart)
 
 
 def _tally(score: Floats, inside: Bools, who: Bools, threshold: float, turned: bool) -> Tally:

@@ -211,7 +211,7 @@ class ClientGame:
     adversary: Adversary
     server: Server = PLAIN
     each: ClassVar[int] = 1  # trials of each client that plays
-    enough: ClassVar[int] = 12_000  # trials of a class that usually suffice
+    enough: ClassVar[int] = 30_000  # trials of a class that usually suffice
 
     @property
     def client(self) -> Ints:

@@ -76,6 +76,14 @@ class Claim:
         with np.errstate(over="ignore"):
             return not (least > np.exp(self.curve(noise)) * most + DELTAS).any()
 
+    def refuted(self, least: float, most: float) -> int:
+        """Return the number of the lowest noise level that does not allow these rates; of all, if none."""
+        low, high = -1, len(NOISE_LEVELS)  # more noise allows less
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.allows(least, most, NOISE_LEVELS[middle]) else (low, middle)
+        return high
+
 
 def contradicts(tally: Tally, claim: Claim, chance: float) -> bool:
     """Return whether there are too many hits, with so few false alarms, for the claim to be true.
@@ -95,14 +103,10 @@ def planned_kind(tally: Tally, claim: Claim, delta: float, chance: float) -> flo
     releases are as claimed, and that the noise is Gaussian and a common multiple of the claimed one. Where
     the guesses contradict the claim itself, the bound lies above the claimed epsilon.
     """
-    bounds = tally.bounds(chance)
-    low, high = -1, len(NOISE_LEVELS)  # the first allows the guesses, the last does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if claim.allows(*bounds, NOISE_LEVELS[middle]) else (low, middle)
-    if high == len(NOISE_LEVELS):
+    level = claim.refuted(*tally.bounds(chance))
+    if level == len(NOISE_LEVELS):
         return 0.0
-    steps = claim.at(NOISE_LEVELS[high])
+    steps = claim.at(NOISE_LEVELS[level])
     return float(Pld().epsilon(steps, np.full(steps.rate.shape[1], delta)).max())
 
 
