@@ -60,6 +60,10 @@ ADAPTIVE = (
     "The ledger goes by the adaptive rule: what is proved is the budget as a whole; the epsilon after a "
     "round is what the rounds so far would cost had they been planned beforehand."
 )
+NOT_AUDITED = (
+    "There is nothing to audit: against nobody does any client have an epsilon that is finite and above 0. "
+    "What promises nothing, or decides by raw data, cannot be contradicted."
+)
 MEANING = (
     "Whoever looks at what is released can hardly tell whether a client’s data were used. How hardly is the "
     "client’s budget epsilon: the smaller, the stronger."
@@ -68,6 +72,18 @@ ODDS = (
     "an observer who gives even odds that the client’s data were used is, after seeing everything, at most "
     "this sure; except for a chance of delta that the promise fails."
 )
+
+
+def audited(games: int, chance: float) -> str:
+    """Return what an audit's columns mean, and what the audit can and cannot show."""
+    return (
+        f"Attacked in {games:,} games. At least: what the attacks show of a plan with these sampling rates "
+        "and releases and with Gaussian noise, however much. Of any kind: what they show whatever was "
+        "executed. "
+        "Noise and coins: measured, as shares of the planned ones. With a chance of at least "
+        f"{1 - chance:.0%} all lower bounds hold, and nothing is contradicted if the plan is executed as "
+        "written. An attack that fails proves nothing: only the certificate bounds epsilon from above."
+    )
 
 
 def protection(certificate: Certificate) -> str:

@@ -6,7 +6,19 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from discretion.cli import experiments, flower, guards, ledger, methods, output, plan, report, run, watch
+from discretion.cli import (
+    audit,
+    experiments,
+    flower,
+    guards,
+    ledger,
+    methods,
+    output,
+    plan,
+    report,
+    run,
+    watch,
+)
 from discretion.errors import DiscretionError, InputError
 
 app = typer.Typer(
@@ -43,7 +55,7 @@ for command in (
     *(experiments.demo, run.init, run.run),
     *(methods.methods, methods.data, plan.population, plan.plan, plan.check),
     *(watch.show, watch.watch, report.report, report.compare, watch.export),
-    *(report.verify, report.receipt, ledger.ledger, run.replan),
+    *(report.verify, audit.audit, report.receipt, ledger.ledger, run.replan),
     *(guards.guard, guards.guards, guards.key, experiments.experiment),
 ):
     app.command()(command)

@@ -14,10 +14,21 @@ from discretion.errors import InputError
 Words = NDArray[np.uint64]
 
 
-# what a stream is used for: each purpose has its own key, the number of its place (so new ones come last)
-Purpose = IntEnum(
-    "Purpose", "COINS NOISE BATCHES WEIGHTS PARTITION BUDGETS SIZES STEPS TURNS STATISTICS SHARES", start=0
-)
+class Purpose(IntEnum):
+    """What a stream is used for; each purpose has its own key, so that no stream repeats another."""
+
+    COINS = 0
+    NOISE = 1
+    BATCHES = 2
+    WEIGHTS = 3
+    PARTITION = 4
+    BUDGETS = 5
+    SIZES = 6
+    STEPS = 7
+    TURNS = 8
+    STATISTICS = 9
+    SHARES = 10
+    AUDIT = 11
 
 
 def stream(seed: int, purpose: Purpose, *counter: int) -> np.random.Generator:

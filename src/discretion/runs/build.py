@@ -20,6 +20,7 @@ from discretion.tasks import datasets, partitions
 from discretion.tasks.datasets import Dataset
 from discretion.tasks.fetch import Report
 from discretion.tasks.partitions import Partition
+from discretion.training.server_update import Server
 
 if TYPE_CHECKING:
     from discretion.clients.local_clients import LocalClients
@@ -151,3 +152,9 @@ def local_training(config: Config) -> LocalTraining:
     how = config.train
     sgd = (how.learning_rate, how.momentum, how.weight_decay, Schedule.parse(how.schedule))
     return LocalTraining(how.epochs, how.batch_size, *sgd, how.steps, how.order)
+
+
+def server_of(config: Config) -> Server:
+    """Return the server's optimizer."""
+    how = config.train
+    return Server(how.server_learning_rate, how.server_momentum, how.server_adaptive, how.server_average)

@@ -15,7 +15,7 @@ from discretion.clients.transport import Sockets, Transport, read_addresses
 from discretion.errors import FolderError, InputError
 from discretion.files import write_safely
 from discretion.ledger.ledger import Ledger
-from discretion.runs.build import load_data, local_training
+from discretion.runs.build import load_data, local_training, server_of
 from discretion.runs.folder import RESTORE, alone, read_checkpoint, write_checkpoint
 from discretion.runs.history import Journal
 from discretion.runs.manifest import compare, write_manifest
@@ -23,7 +23,7 @@ from discretion.runs.prepare import Task, build_task, first_model
 from discretion.runs.read import AnyRun, Run, Timed, read_run, read_runs
 from discretion.timing import Profile
 from discretion.training.loop import State, train
-from discretion.training.server_update import Server, Vector
+from discretion.training.server_update import Vector
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _execute(
         state,
         run=run.about.id,
         seed=config.seed if how.randomness == "seeded" else None,
-        server=Server(how.server_learning_rate, how.server_momentum, how.server_adaptive, how.server_average),
+        server=server_of(config),
         accept_no_privacy=how.accept_no_privacy,
         profile=profile,
         shares=config.clients.missing if elsewhere else "here",

@@ -42,6 +42,7 @@ class RunFolder:
         self.report = path / "report.html"
         self.profile = path / "profile.json"
         self.manifest = path / "manifest.json"
+        self.audit = path / "audit.json"
         self.lock = path / ".lock"
 
     def __fspath__(self) -> str:

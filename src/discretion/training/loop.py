@@ -126,11 +126,13 @@ def next_state(
     size: Ints | None = None,
     profile: Profile | None = None,
     shares: Shares = "here",
+    observe: Callable[[Floats], None] | None = None,
 ) -> State:
     """Run one round and return the state after it.
 
     Clients that are not `willing` are not asked; the divisor and the noise stay as planned. `size` is each
-    client's public number of records, which rules that read data need.
+    client's public number of records, which rules that read data need. `observe` is shown the (P, d) noisy
+    sums, which the accountant takes for public.
     """
     number, profile = state.round + 1, profile or Profile()
     phase = plan.phases[plan.phase_of(number)]
@@ -166,6 +168,8 @@ def next_state(
         sums, scale = release(plan, phase, *now, asked, updates, drawn, own, count, profile, top_up)
     if sums is None:
         return replace(state, round=number)
+    if observe is not None:
+        observe(sums.copy())
     with profile("combine"):
         weight = np.ones(1) if merged(plan, phase) else phase.weight
         last, memory = (x.astype(np.float64) for x in (state.step, state.memory))

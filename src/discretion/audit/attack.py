@@ -1,0 +1,282 @@
+"""The empirical audit: attacks on what a plan releases, and the epsilon that they show, by budget class."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from scipy import stats
+from scipy.special import expit, ndtri
+
+from discretion.accounting import Certificate
+from discretion.arrays import Floats, Ints, distinct
+from discretion.audit import lower_bound
+from discretion.audit.canaries import Bools, Canaries, ClientGame, Trials
+from discretion.audit.lower_bound import Claim, Tally
+from discretion.plan.plan import ADVERSARIES, Adversary, Plan
+from discretion.plan.population import Population
+from discretion.training.server_update import PLAIN, Server
+
+if TYPE_CHECKING:
+    from discretion.audit.record_canaries import RecordGame
+
+FORMAT = "discretion-audit/1"
+CHANCE = 0.01  # that an audit contradicts a plan that is executed as written
+TESTS = 5  # of one class and adversary: two attacks, noise, clips, coins
+LEARN = 4  # attacks learn from every fourth game; only the others count
+LIKELY = 0.65  # quantile of the likelihoods above which a canary is taken to be in: the best for most plans
+THRESHOLDS = expit(np.linspace(-6, 6, 49))  # quantiles of the learned scores that are compared as thresholds
+RIDGE = 1e-9  # keeps the learned attack defined where what was seen has linear relations
+FOUND = "canaries are found more often than the certificate allows"
+LEAST_GAMES, MOST_GAMES = 200, 4_000
+FEWEST = 10  # games, however few seconds there are
+
+AnyGame: TypeAlias = "ClientGame | RecordGame"
+Progress = Callable[[float], None]  # told the share that is done
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the attacks showed of one budget class, against one adversary."""
+
+    name: str  # of the class
+    adversary: Adversary
+    canaries: int
+    trials: int
+    certified: float  # largest epsilon of the class's canaries
+    at_least: float  # epsilon of the plan with the most noise that fits what the attacks achieved
+    any_mechanism: float  # epsilon of any mechanism that fits
+    attack: str  # that showed the most
+    noise: float  # measured standard deviation, as a share of the planned one
+    coins: float | None  # measured rate of taking part, as a share of the planned one; None: no secret coins
+    contradictions: tuple[str, ...]  # what cannot be true of the certificate
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Lower bounds from attacks, beside what is certified."""
+
+    plan: str  # digest
+    shown: tuple[Shown, ...]
+    games: int  # fewest against an adversary
+    chance: float  # that anything is contradicted, if the plan is executed as written
+    contradictions: tuple[str, ...]  # all that were found, each once
+
+    @property
+    def contradicted(self) -> bool:
+        return bool(self.contradictions)
+
+
+def to_record(found: Audit) -> dict[str, Any]:
+    """As JSON holds it."""
+    return {"format": FORMAT, **vars(found), "shown": [vars(each) for each in found.shown]}
+
+
+def playable(certificate: Certificate) -> tuple[Adversary, ...]:
+    """Return the adversaries against whom some client has an epsilon that is finite and not 0."""
+    found = {who: certificate.epsilon[who] for who in ADVERSARIES}
+    return tuple(who for who, epsilon in found.items() if (np.isfinite(epsilon) & (epsilon > 0)).any())
+
+
+def audit(
+    plan: Plan,
+    population: Population,
+    certificate: Certificate,
+    *,
+    games: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    server: Server = PLAIN,
+    against: Sequence[Adversary] = (),
+    progress: Progress = lambda done: None,
+) -> Audit:
+    """Attack a plan, and return what the attacks show of each budget class, against each adversary.
+
+    Play this number of `games`, or for so many `seconds`, or as many games as usually suffice.
+
+    Guarantees:
+        If the plan is executed as written, the chance that anything is contradicted is at most `CHANCE`:
+        attacks and thresholds are fixed on games of their own; the other games are looked at once for each
+        class, adversary and test, which share `CHANCE` among them; and the number of games does not depend on
+        what was seen.
+    """
+    names, member = population.classes()
+    views = _views(plan, against or playable(certificate))
+    shown, odd, played = [], [], []
+    for number, alike in enumerate(views):
+        game = _game(plan, certificate.epsilon[alike[0]], member, alike[0], server)
+        limit = None if seconds is None else seconds / len(views)
+        heard = partial(_part, progress, number, len(views))
+        found = Trials.together(_play(game, seed, games or _enough(game), limit, heard))
+        classes = np.unique(game.group)
+        chance = CHANCE / len(views) / (TESTS * len(classes) + 1)
+        odd += _crowds(found, chance)
+        for k in classes:
+            who, mine = game.client[game.group == k], found.of(int(k))
+            claim = _Claimed.of(plan, certificate, alike[0], who)
+            one = _shown(names[k], alike[0], len(who) * game.each, claim, mine, chance)
+            shown += [replace(one, adversary=other) for other in alike]
+        played.append(len(found.usual))
+    odd += [said for one in shown for said in one.contradictions]
+    shown.sort(key=lambda one: ADVERSARIES.index(one.adversary))  # stable: classes stay in order
+    return Audit(plan.digest(), tuple(shown), min(played, default=0), CHANCE, tuple(dict.fromkeys(odd)))
+
+
+def _part(progress: Progress, number: int, parts: int, done: float) -> None:
+    progress((number + done) / parts)
+
+
+def _views(plan: Plan, adversaries: Sequence[Adversary]) -> list[list[Adversary]]:
+    """Return the adversaries, those that see the same of a plan together."""
+    found: list[list[Adversary]] = []
+    for who in adversaries:
+        same = next((alike for alike in found if _sees_the_same(plan, who, alike[0])), [])
+        if not same:
+            found.append(same)
+        same.append(who)
+    return found
+
+
+def _sees_the_same(plan: Plan, one: Adversary, other: Adversary) -> bool:
+    views = ((plan.view(phase, one), plan.view(phase, other)) for phase in plan.phases)
+    return all(np.array_equal(a, b) for pair in views for a, b in zip(*pair, strict=True))
+
+
+def _game(plan: Plan, epsilon: Floats, member: Ints, who: Adversary, server: Server) -> AnyGame:
+    if plan.unit == "client":
+        return ClientGame(plan, Canaries.of(plan, epsilon, member), who, server)
+    from discretion.audit.record_canaries import RecordGame  # which needs torch
+
+    return RecordGame.of(plan, epsilon, member)
+
+
+def _enough(game: AnyGame) -> int:
+    """Return a number of games in which every class has enough trials."""
+    fewest = int(np.unique(game.group, return_counts=True)[1].min()) * game.each
+    return min(max(-(-game.enough // fewest), LEAST_GAMES), MOST_GAMES)
+
+
+def _play(
+    game: AnyGame, seed: int, games: int, seconds: float | None, progress: Progress
+) -> Iterator[Trials]:
+    """Play this number of games or, where `seconds` are given, that long; yield what was seen of each."""
+    number, start, done = 0, time.monotonic(), 0.0
+    while done < 1:
+        yield game.play(number, seed)
+        number += 1
+        done = number / games
+        if seconds is not None:
+            done = min((time.monotonic() - start) / seconds, number / FEWEST)
+        progress(min(done, 1.0))
+
+
+@dataclass(frozen=True)
+class _Claimed:
+    """What is claimed of the canaries of one class, against one adversary."""
+
+    epsilon: float
+    delta: float
+    curve: Claim | None  # None: the claim is no composition of Gaussian steps
+
+    @classmethod
+    def of(cls, plan: Plan, certificate: Certificate, adversary: Adversary, who: Ints) -> "_Claimed":
+        steps = plan.steps(against=adversary).of(who)
+        kinds = distinct(np.concatenate([steps.rate, steps.multiplier, steps.count]))[1]
+        first = np.unique(kinds, return_index=True)[1]
+        curve = Claim(steps.of(first)) if plan.sampling == "poisson" else None
+        epsilon, delta = certificate.epsilon[adversary][who].max(), certificate.delta[who].max()
+        return cls(float(epsilon), float(delta), curve)
+
+    def bounds(self, tally: Tally, chance: float) -> tuple[float, float, bool]:
+        """Return lower bounds of the planned kind and of any mechanism, and whether the claim is refuted."""
+        anyway = lower_bound.any_mechanism(tally, self.delta, chance)
+        if self.curve is None:
+            return anyway, anyway, anyway > self.epsilon
+        bound = lower_bound.planned_kind(tally, self.curve, self.delta, chance)
+        return bound, anyway, lower_bound.contradicts(tally, self.curve, chance)
+
+
+def _shown(
+    name: str, adversary: Adversary, canaries: int, claimed: _Claimed, found: Trials, chance: float
+) -> Shown:
+    """Return what the trials of one class show."""
+    learning = found.game % LEARN == 0
+    noise, coins, odd = _measured(found, chance)
+    at_least, any_mechanism, best = 0.0, 0.0, "none"
+    learned = _learned(found, learning)
+    usual = float(np.quantile(found.likelihood[learning], LIKELY))
+    attacks = {
+        "likelihood": (found.likelihood, usual, False),
+        "learned": (learned, *_threshold(learned, found.inside, learning, chance)),
+    }
+    for attack, (score, threshold, turned) in attacks.items():
+        tally = _tally(score, found.inside, ~learning, threshold, turned)
+        bound, anyway, refuted = claimed.bounds(tally, chance)
+        at_least, best = (bound, attack) if bound > at_least else (at_least, best)
+        any_mechanism = max(any_mechanism, anyway)
+        odd += [FOUND] if refuted else []
+    return Shown(
+        name=name,
+        adversary=adversary,
+        canaries=canaries,
+        trials=int((~learning).sum()),
+        certified=claimed.epsilon,
+        at_least=at_least,
+        any_mechanism=any_mechanism,
+        attack=best,
+        noise=noise,
+        coins=coins,
+        contradictions=tuple(dict.fromkeys(odd)),
+    )
+
+
+def _learned(found: Trials, known: Bools) -> Floats:
+    """Return (n,) scores of the linear attack on everything seen that fits the `known` trials best."""
+    middle, spread = found.seen[known].mean(axis=0), found.seen[known].std(axis=0)
+    scaled = (found.seen - middle) / np.where(spread > 0, spread, 1.0)
+    square = scaled[known].T @ scaled[known] + RIDGE * known.sum() * np.eye(scaled.shape[1])
+    return np.asarray(scaled @ np.linalg.solve(square, scaled[known].T @ (found.inside[known] - 0.5)))
+
+
+def _threshold(score: Floats, inside: Bools, known: Bools, chance: float) -> tuple[float, bool]:
+    """Return the threshold, and whether to say no above it, by which the known trials are told apart best."""
+
+    def apart(attack: tuple[float, bool]) -> float:
+        bounds = _tally(score, inside, known, *attack).bounds(chance)
+        least, most = ndtri(np.clip(bounds, 1e-12, 1 - 1e-12)).tolist()  # as if scores were Gaussian
+        return float(least - most)
+
+    candidates = np.quantile(score[known], THRESHOLDS).tolist()
+    return max(((threshold, turned) for threshold in candidates for turned in (False, True)), key=apart)
+
+
+def _tally(score: Floats, inside: Bools, who: Bools, threshold: float, turned: bool) -> Tally:
+    said, there = score[who] >= threshold, inside[who]
+    hits, alarms = int((said & there).sum()), int((said & ~there).sum())
+    tally = Tally(hits, int(there.sum()), alarms, int((~there).sum()))
+    return tally.turned if turned else tally
+
+
+def _measured(found: Trials, chance: float) -> tuple[float, float | None, list[str]]:
+    """Return noise and rate of one class as shares of the planned ones, and what cannot be true of them."""
+    odd = []
+    quiet, squares = int(found.quiet.sum()), float(found.squares.sum())
+    if quiet and stats.chi2.cdf(squares, quiet) < chance:
+        odd.append("there is less noise than planned")
+    if found.releases.sum() * stats.norm.sf(found.loudest.max()) < chance:
+        odd.append("a sum moves by more than a canary's clip")
+    asked, flips, expected = int(found.asked.sum()), int(found.flips.sum()), float(found.expected.sum())
+    if asked > 0 and stats.binom.sf(asked - 1, flips, expected / max(flips, 1)) < chance:
+        odd.append("canaries take part more often than planned")
+    return float(np.sqrt(squares / max(quiet, 1))), asked / expected if flips else None, odd
+
+
+def _crowds(found: Trials, chance: float) -> list[str]:
+    """Return what cannot be true of the numbers of clients asked, if coins are independent."""
+    usual, rounds, planned = int(found.usual.sum()), int(found.coins.sum()), float(found.planned.sum())
+    by_plan = stats.binom(rounds, planned / max(rounds, 1))
+    if rounds and 2 * min(by_plan.sf(usual - 1), by_plan.cdf(usual)) < chance:
+        return ["the number of clients in a round does not vary as that of independent coins"]
+    return []

@@ -1,0 +1,115 @@
+"""The command `audit`: attack a plan, and compare what the attacks show with the certificate."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from rich.table import Table
+from typer import Argument, Option
+
+from discretion.accounting import Certificate, certify
+from discretion.audit import statements
+from discretion.audit.attack import Audit, Shown, playable, to_record
+from discretion.audit.attack import audit as attack
+from discretion.cli import Json, Override, output
+from discretion.errors import BudgetError, InputError
+from discretion.files import write_safely
+from discretion.jsonfile import dump
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.report import numbers
+from discretion.runs import config
+from discretion.runs.build import fitted, load_data, plan_of, server_of
+from discretion.runs.config import Config
+from discretion.runs.folder import RunFolder
+from discretion.runs.prepare import build_task
+from discretion.runs.read import read_run
+
+
+def audit(
+    target: Annotated[Path, Argument(metavar="RUN|CONFIG", help="A run folder, or a config.toml.")],
+    games: Annotated[int | None, Option(min=10, help="How often to play the plan; else enough.")] = None,
+    seconds: Annotated[
+        float | None, Option(min=0, help="How long to play, in place of a number of games.")
+    ] = None,
+    seed: Annotated[int, Option(min=0, help="Seed of the canaries' coins and of seeded plans.")] = 0,
+    change: Override = None,
+    json_: Json = False,
+) -> None:
+    """Attack a plan: find out by playing it what its releases really tell, for each budget class.
+
+    Some clients become canaries, whose updates an attacker knows, and fair coins decide whether they are in.
+    The plan is executed again and again by the real sampler, clipping and noise, without data; how well the
+    attacker tells who was in gives a lower bound on epsilon, beside the upper bound of the certificate. Of a
+    run, the result is kept in its folder as audit.json. Exits with 3 where the certificate is contradicted.
+
+    Examples: `discretion audit runs/first`, `discretion audit config.toml --seconds 60 -c plan.rounds=20`
+    """
+    if games is not None and seconds is not None:
+        raise InputError("found both --games and --seconds: give one of them")
+    settings, population, plan, certificate = _found(target, change or [])
+    if not playable(certificate):
+        return output.answer(
+            json_, {"audited": False, "why": statements.NOT_AUDITED}, note=statements.NOT_AUDITED
+        )
+    with output.bars(json_) as bars:
+        bar = bars.add_task(plan.method, total=100, note="% of the games")
+        found = attack(
+            plan,
+            population,
+            certificate,
+            games=games,
+            seconds=seconds,
+            seed=seed,
+            server=server_of(settings),
+            progress=lambda done: bars.update(bar, completed=100 * done),
+        )
+    if target.is_dir():
+        write_safely(RunFolder(target).audit, dump(to_record(found)).encode())
+    output.answer(
+        json_,
+        {"audited": True, **to_record(found)},
+        *_tables(found, certificate),
+        statements.audited(found.games, found.chance),
+    )
+    if found.contradicted:
+        raise BudgetError(f"the certificate of {target} is contradicted: {'; '.join(found.contradictions)}")
+
+
+def _found(target: Path, change: list[str]) -> tuple[Config, Population, Plan, Certificate]:
+    """Return settings, population, plan and certificate of a run, or as a run with these settings would."""
+    if target.is_dir():
+        if change:
+            raise InputError("a run keeps its settings: leave out -c, or give its config.toml")
+        run = read_run(target)
+        run.certificate.require(run.plan, accept_no_privacy=True)
+        return run.config, run.population, run.plan, run.certificate
+    settings = config.read(target, change).anchored()
+    task = build_task(settings, load_data(settings, output.say))
+    plan = fitted(plan_of(settings, task.population), settings, task.clients.layers)
+    return settings, task.population, plan, certify(plan, task.population)
+
+
+def _tables(found: Audit, certificate: Certificate) -> list[Table]:
+    """Return a table for each view, with a row for each budget class; adversaries may share a view."""
+    views: dict[tuple[Shown, ...], list[str]] = {}
+    for who in dict.fromkeys(each.adversary for each in found.shown):
+        rows = tuple(replace(each, adversary="public") for each in found.shown if each.adversary == who)
+        views.setdefault(rows, []).append(statements.observer(certificate, who))
+    return [_table(rows, f"epsilon against {', '.join(who)}") for rows, who in views.items()]
+
+
+def _table(rows: Sequence[Shown], title: str) -> Table:
+    figures = ("at most: certified", "at least: attacked", "of any kind", "noise", "coins")
+    table = Table("budget", *output.right(*figures), title=title)
+    for each in rows:
+        table.add_row(
+            each.name,
+            numbers.epsilon(each.certified),
+            f"[bold red]{each.at_least:.3g}[/]" if each.contradictions else f"{each.at_least:.3g}",
+            f"{each.any_mechanism:.3g}",
+            numbers.percent(each.noise),
+            "–" if each.coins is None else numbers.percent(each.coins),
+        )
+    return table
