@@ -11,13 +11,14 @@ from pydantic.fields import FieldInfo
 
 from discretion.errors import ConfigError
 from discretion.plan import plan as plans
+from discretion.plan.phase import MOST_ROUNDS
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Part = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 
-Rounds = Annotated[Count, Field(description="rounds of training")]
+Rounds = Annotated[Count, Field(le=MOST_ROUNDS, description="rounds of training")]
 Accounting = Annotated[
     plans.Accounting,
     Field(description="noise by exact accounting (tight) or by the paper's own formula (paper)"),

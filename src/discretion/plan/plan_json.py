@@ -47,13 +47,13 @@ def plan_digest(plan: Plan) -> str:
 def plan_from_json(text: str) -> Plan:
     """Read a plan from JSON text; raise `PlanError` for anything that is not exactly a plan."""
     record = dict(parse(text, PlanRecord, "plan"))
-    member = np.array(record.pop("class_"), dtype=np.int64)
-    clients, unit = record["clients"], record.pop("unit")
-    if len(member) != len(clients) or (member < 0).any():
+    classes, clients, unit = record.pop("class_"), record["clients"], record.pop("unit")
+    if len(classes) != len(clients) or not all(0 <= number < len(clients) for number in classes):
         raise PlanError(
-            f"not a Discretion plan: found {len(member)} entries in class for {len(clients)} clients; "
-            "expected one class number, at least 0, for each client"
+            f"not a Discretion plan: found {len(classes)} entries in class for {len(clients)} clients; "
+            "expected one class number, from 0 to below the number of clients, for each client"
         )
+    member = np.array(classes, dtype=np.int64)
     try:
         record["phases"] = [_phase(phase, member) for phase in record["phases"]]
         record["grid"] = _made(Grid, record["grid"])
