@@ -210,6 +210,20 @@ def test_a_phase_that_cannot_be_is_refused(change: dict[str, Any], reason: str) 
     assert reason in str(caught.value)
 
 
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**400, 10**6])
+def test_classes_beyond_the_clients_are_refused(number: int) -> None:
+    record = json.loads(plan_of(two_pools()).to_json())
+    record["class"][0] = number
+    with pytest.raises(PlanError, match="expected one class number, from 0 to below the number of clients"):
+        Plan.from_json(json.dumps(record))
+
+
+def test_a_plan_has_a_million_rounds_at_most() -> None:
+    assert plan_of(replace(two_pools(), rounds=10**6)).rounds == 10**6
+    with pytest.raises(PlanError, match="a plan must have at most 1,000,000 rounds, found 1000004"):
+        plan_of(replace(two_pools(), rounds=10**6), two_pools())
+
+
 def own_pools(**more: Any) -> Phase:
     """Two clients, released each on its own."""
     two = {"clip": np.ones(2), "noise": np.ones(2), "weight": np.ones(2), "pool": np.arange(2)}

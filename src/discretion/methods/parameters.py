@@ -80,7 +80,7 @@ class MethodParameter:
         if get_origin(kind) is Literal:
             return f"one of {', '.join(map(str, get_args(kind)))}"
         bounds = [
-            f"{words} {getattr(bound, attribute):g}"
+            f"{words} {getattr(bound, attribute):,.10g}"
             for bound in self._field.metadata
             for attribute, words in BOUNDS.items()
             if hasattr(bound, attribute)
