@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from discretion.accounting import Pld, Reference
+from discretion.accounting.reference import countable
+from discretion.errors import PlanError
 from discretion.plan.steps import Steps
 
 
@@ -32,3 +34,22 @@ def test_equal_steps_are_composed_together() -> None:
     together = Steps(np.full((1, 1), 0.1), np.ones((1, 1)), np.array([4]))
     delta = np.array([1e-5])
     assert Reference().epsilon(apart, delta) == pytest.approx(Reference().epsilon(together, delta))
+
+
+@pytest.mark.parametrize(
+    ("rate", "multiplier", "count"), [(0.5, 0.01, 1), (1.0, 1e-200, 1), (0.5, 0.5, 10**6)]
+)
+def test_what_dp_accounting_cannot_count_is_refused_before_work_starts(
+    rate: float, multiplier: float, count: int
+) -> None:
+    """Its own answer is an OverflowError, or gigabytes and minutes."""
+    steps, delta = Steps.same(np.array([rate]), np.array([multiplier]), count), np.array([1e-5])
+    assert not countable(steps, delta).any()
+    with pytest.raises(PlanError, match="dp-accounting cannot count 1 of 1 clients: found so little noise"):
+        Reference().epsilon(steps, delta)
+
+
+def test_what_costs_nothing_or_everything_can_be_counted() -> None:
+    rate, multiplier = np.array([0.0, 1.0, 1.0]), np.array([1e-200, 0.0, 1.0])
+    assert countable(Steps.same(rate, multiplier, 3), np.full(3, 1e-5)).all()
+    assert countable(Steps.none(2), np.full(2, 1e-5)).all()

@@ -298,6 +298,20 @@ def test_what_cannot_be_counted_is_not_said_to_hold(tmp_path: Path, monkeypatch:
     assert "unknown" in row and "yes" not in row
 
 
+def test_noise_too_small_for_the_second_accountant_is_not_said_to_hold(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """dp-accounting would end with an OverflowError, or not at all."""
+    monkeypatch.setattr("discretion.accounting.reference.MOST", 10.0)  # epsilon: as if that were beyond
+    found = verify(run)
+    assert 0 < found.counted < found.kinds and found.whole and found.kept is None
+    unknown = {each.what: each.said for each in found.budgets if each.holds is None}
+    assert "kinds of clients have so little noise" in unknown["certificate, again"]
+    assert any(each.planned == np.inf for each in found.classes)
+    done = CliRunner().invoke(main.app, ["verify", str(run), "--json"])
+    assert done.exit_code == 0 and json.loads(done.stdout)["kept"] is None
+
+
 def test_the_command_says_so_and_ends_with_a_code(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("discretion.audit.verify.Reference", Forgiving)
     done = CliRunner().invoke(main.app, ["verify", str(run), "--json"])

@@ -620,6 +620,9 @@ def test_the_chance_of_being_asked_is_exact() -> None:
         assert checks.chance_of_at_least(times, rate) == pytest.approx((heads >= times).mean(), abs=0.005)
     plan = plan_of(own_pools(2, rate=0.5), own_pools(3, rate=0.25))
     assert checks.coins(plan, 0, 4).tolist() == [0.5, 0.5, 0.25, 0.25]
+    many = np.repeat([0.25, 0.5], 500_000)  # in seconds: the most rounds that a plan may have
+    assert checks.chance_of_at_least(375_000, many) == pytest.approx(0.5, abs=0.01)
+    assert checks.chance_of_at_least(378_000, many) < checks.IMPLAUSIBLE
 
 
 def test_by_the_adaptive_rule_it_refuses_round_by_round(tmp_path: Path) -> None:

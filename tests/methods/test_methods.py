@@ -39,6 +39,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         if "accounting" in METHODS[name].parameters
     },
     **{f"{name}, paid": (name, {"read_share": 0.2}) for name in READERS},
+    "unbiased_compensated, epsilon": ("unbiased_compensated", {"by": "epsilon"}),
     "pldp_sampling, output": ("pldp_sampling", {"perturb": "output"}),
 }
 

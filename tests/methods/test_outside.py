@@ -185,7 +185,11 @@ def test_what_cannot_be_a_method_is_refused(folder: Path) -> None:
 
 def test_each_problem_says_found_expected_method_and_parameter() -> None:
     for name, change, message in (
-        ("dp_fedavg", {"rounds": 2.5}, "dp_fedavg: rounds is 2.5; expected a whole number, at least 1"),
+        (
+            "dp_fedavg",
+            {"rounds": 2.5},
+            "dp_fedavg: rounds is 2.5; expected a whole number, at least 1 and at most 1,000,000",
+        ),
         ("dp_fedavg", {"rate": "x"}, "dp_fedavg: rate is 'x'; expected a number, above 0 and at most 1"),
         ("dp_fedavg", {"accounting": "x"}, "dp_fedavg: accounting is 'x'; expected one of tight, paper"),
         ("fedpcs", {"weighted": "no"}, "fedpcs: weighted is 'no'; expected true or false"),

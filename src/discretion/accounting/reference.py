@@ -4,12 +4,17 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from discretion.accounting.renyi import Renyi
 from discretion.arrays import Floats
+from discretion.errors import PlanError
 from discretion.plan.steps import Steps
 
 COARSEST = 1e-3  # spacing of the grid of privacy losses
 STEPS_PER_EPSILON = 5000
+LONGEST = 1e6  # points of the grid of one step: beyond, counting takes minutes and gigabytes
+MOST = 1e4  # epsilon, by Rényi accounting: beyond, the grid of all steps together is as long
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,7 @@ class Reference:
     Guarantees:
         Upper bounds by code that shares nothing with `Pld`. Steps with rate 0, count 0 or an infinite
         multiplier cost nothing; multiplier 0 with a rate above 0 costs infinity.
+        Raises `PlanError` for clients that are not `countable`, before any work.
     """
 
     name = "PLD by dp-accounting"
@@ -28,6 +34,12 @@ class Reference:
 
         Clients whose epsilon on the coarsest grid is at most (N,) `enough` get no finer grid.
         """
+        if not (can := countable(steps, delta)).all():
+            raise PlanError(
+                f"dp-accounting cannot count {int((~can).sum())} of {len(can)} clients: found so little "
+                f"noise, or so many steps, that a grid would have more than {LONGEST:,.0f} points or epsilon "
+                f"would exceed {MOST:,.0f}. Use the accountant pld."
+            )
         wanted = np.full(len(delta), -math.inf) if enough is None else enough
         columns = np.concatenate([steps.rate, steps.multiplier, steps.count, [delta], [wanted]])
         distinct, where = np.unique(columns, axis=1, return_inverse=True)
@@ -38,12 +50,16 @@ class Reference:
         return np.array(spent)[where.reshape(-1)]
 
 
-def grid_points(steps: Steps) -> Floats:
-    """Return (N,) about how many points the coarsest grid of a client's costliest single step has."""
+def countable(steps: Steps, delta: Floats) -> npt.NDArray[np.bool_]:
+    """Return (N,) whether dp-accounting counts the steps in seconds; true, too, where they cost infinity."""
     with np.errstate(divide="ignore", over="ignore"):
         points = (0.5 / steps.multiplier**2 + 10 / steps.multiplier) / COARSEST
-    costs = (steps.rate > 0) & (steps.count > 0) & (steps.multiplier > 0)
-    return np.asarray(np.where(costs, points, 0.0).max(axis=0, initial=0.0))
+    costs = (steps.rate > 0) & (steps.count > 0)
+    boundless = (costs & (steps.multiplier == 0)).any(axis=0)
+    short = np.where(costs, points, 0.0).max(axis=0, initial=0.0) <= LONGEST
+    few = np.flatnonzero(short & ~boundless)
+    short[few] = Renyi().epsilon(steps.of(few), delta[few]) <= MOST
+    return np.asarray(short | boundless)
 
 
 def _epsilon(rate: Floats, multiplier: Floats, count: Floats, delta: float, enough: float) -> float:

@@ -12,6 +12,7 @@ from discretion import jsonfile
 from discretion.accounting import Accountant, Certificate, Reference, certify
 from discretion.accounting.certificate import share_of, worst_of
 from discretion.accounting.cross_check import kinds_of, precision
+from discretion.accounting.reference import countable
 from discretion.arrays import Floats, Ints
 from discretion.audit import statements
 from discretion.audit.ledger_check import Finding, all_hold, finding, reconcile
@@ -27,6 +28,7 @@ from discretion.runs.prepare import build_task
 from discretion.runs.read import AnyRun, Run, read_runs
 
 LOOSE = "a fixed number is drawn, for which the second accountant has no tight bound: not compared"
+BEYOND = "kinds of clients have so little noise that the second accountant cannot count them: not compared"
 REPEATED = 1e-6  # how far what one accountant says twice, on two machines, may be apart
 
 
@@ -108,19 +110,27 @@ def verify(
                 records.append(Finding("ledger, read", False, f"it is damaged: {problem}"))
     chosen, kinds = kinds_of([steps, own, life], run.population, fresh, every=every)
     delta = run.population.delta[chosen]
-    planned = second.epsilon(steps.of(chosen), delta)
-    recorded = planned if _same(steps, own) else second.epsilon(own.of(chosen), delta)
-    whole = recorded if _same(own, life) else second.epsilon(life.of(chosen), delta)
+    planned = _again(second, steps.of(chosen), delta)
+    recorded = planned if _same(steps, own) else _again(second, own.of(chosen), delta)
+    whole = recorded if _same(own, life) else _again(second, life.of(chosen), delta)
     again = np.stack([planned, recorded, whole])
     return Verification(
         run=run.about.id,
         accountant=second.name,
-        counted=len(chosen),
+        counted=int((~np.isnan(again).any(axis=0)).sum()),
         kinds=kinds,
         classes=_by_class(run, chosen, again),
         records=tuple(records),
         budgets=tuple(_of_budgets(run, fresh, now, chosen, again, second)),
     )
+
+
+def _again(second: Accountant, steps: Steps, delta: Floats) -> Floats:
+    """Return (K,) epsilon by the second accountant; not a number where it cannot count the steps."""
+    can = countable(steps, delta) if isinstance(second, Reference) else np.ones(len(delta), dtype=bool)
+    found = np.full(len(delta), math.nan)
+    found[can] = second.epsilon(steps.of(np.flatnonzero(can)), delta[can])
+    return found
 
 
 def _of_files(run: Run, fresh: Certificate) -> Iterator[Finding]:
@@ -208,6 +218,7 @@ def _same(one: Steps, other: Steps) -> bool:
 def _by_class(run: Run, chosen: Ints, again: Floats) -> tuple[Counted, ...]:
     names, member = run.classes
     budget, certified = run.population.epsilon[chosen], run.certificate.spent[chosen]
+    again = np.where(np.isnan(again), math.inf, again)  # no bound was found
     worst = worst_of(member[chosen], share_of(again[0], budget))
     values = np.stack([budget, certified, *again])[:, worst].T.tolist()
     sizes = np.bincount(member).tolist()
@@ -229,7 +240,7 @@ def _of_budgets(
             claimed, steps = certificate.epsilon[who][chosen], run.plan.steps(against=who)
             if np.isfinite(claimed).any():
                 same = _same(steps, run.plan.steps())
-                seen = planned if same else second.epsilon(steps.of(chosen), run.population.delta[chosen])
+                seen = planned if same else _again(second, steps.of(chosen), run.population.delta[chosen])
                 said = f"no more against {who}, within the precision of both"
                 yield _bounded(f"against {who}", seen, claimed, said, names)
     else:
@@ -254,9 +265,11 @@ def _of_budgets(
 
 def _bounded(what: str, again: Floats, limit: Floats, said: str, names: Sequence[str]) -> Finding:
     """Find whether `again` exceeds `limit` for any client by more than the precision of two upper bounds."""
-    over = np.flatnonzero(~((again <= limit + precision(limit)) | np.isinf(limit)))
+    endless, unknown = np.isinf(limit), np.isnan(again)
+    over = np.flatnonzero(~((again <= limit + precision(limit)) | endless | unknown))
     if not len(over):
-        return Finding(what, True, said)
+        left = int((unknown & ~endless).sum())
+        return Finding(what, None, f"{left} of {len(names)} {BEYOND}") if left else Finding(what, True, said)
     with np.errstate(divide="ignore"):
         worst = over[int(np.argmax(again[over] / limit[over]))]
     return Finding(what, False, f"client {names[worst]}: {again[worst]:.6g}, not {limit[worst]:.6g}")

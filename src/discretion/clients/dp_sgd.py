@@ -15,6 +15,7 @@ from discretion.clients.devices import keep_freed_memory, thread_pool
 from discretion.clients.torch_training import RecordTensors
 from discretion.clients.training import LocalTraining
 from discretion.engine.record_sums import RecordSums
+from discretion.randomness.sources import heads
 from discretion.tasks.partitions import Partition
 from discretion.training.clip import layers_of, owners
 from discretion.training.orders import NoisySteps, Order, Updates
@@ -80,7 +81,7 @@ class DPSGDTraining:
         model, velocity = order.model.astype(np.float64), np.zeros(len(order.model))
         try:
             for _ in range(noisy.steps if expected > 0 else 0):
-                drawn, now = mine[source.uniform(len(mine)) < batch], model.astype(np.float32)
+                drawn, now = mine[heads(source.uniform(len(mine)), batch)], model.astype(np.float32)
                 if isinstance(sums, RecordSums):  # by torch, for models that compiled code does not support
                     total = sums.clipped_sum(now, *self.data.batch(drawn), clip, noisy.layers)
                 else:

@@ -21,7 +21,7 @@ from discretion.ledger.ledger import Ledger
 from discretion.ledger.releases import Releases
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
-from discretion.randomness.sources import run_source
+from discretion.randomness.sources import heads, run_source
 from discretion.randomness.streams import Purpose, fingerprint
 from discretion.tasks import models
 from discretion.training.clip import layers_of
@@ -261,7 +261,7 @@ class Guard:
         own, clip = plan.own_noise(phase)[[me]], phase.clip[[me]]
         if plan.noise_at == "secure_sum" and phase.turns is None:
             coins = source(Purpose.COINS).uniform(len(phase.rate))
-            clip = np.where(coins[[me]] < phase.rate[[me]], clip, 0.0)
+            clip = np.where(heads(coins[[me]], phase.rate[[me]]), clip, 0.0)
         noisy = None
         if phase.batch is not None:
             steps, layers = source(Purpose.STEPS, me, order.turn), plan.clipping.layers

@@ -11,13 +11,14 @@ from pydantic.fields import FieldInfo
 
 from discretion.errors import ConfigError
 from discretion.plan import plan as plans
+from discretion.plan.phase import MOST_ROUNDS
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Part = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 
-Rounds = Annotated[Count, Field(description="rounds of training")]
+Rounds = Annotated[Count, Field(le=MOST_ROUNDS, description="rounds of training")]
 Accounting = Annotated[
     plans.Accounting,
     Field(description="noise by exact accounting (tight) or by the paper's own formula (paper)"),
@@ -79,7 +80,7 @@ class MethodParameter:
         if get_origin(kind) is Literal:
             return f"one of {', '.join(map(str, get_args(kind)))}"
         bounds = [
-            f"{words} {getattr(bound, attribute):g}"
+            f"{words} {getattr(bound, attribute):,.10g}"
             for bound in self._field.metadata
             for attribute, words in BOUNDS.items()
             if getattr(bound, attribute, None) is not None

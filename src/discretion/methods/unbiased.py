@@ -73,8 +73,8 @@ def _chances(drawing: PlannedDraws, by: By) -> Floats:
     clients = drawing.population
     if by == "privacy":  # no chance is 0: weights divide by it
         p = np.maximum(drawing.probabilities(0.0), 1e-3 * shares(clients))
-    elif by == "epsilon":
-        p = finite(clients.epsilon)
+    elif by == "epsilon":  # where nobody has a finite budget, all count alike
+        p = finite(clients.epsilon, 1.0)
     else:
         p = np.ones(len(clients))
     return np.asarray(p / p.sum())

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from discretion.arrays import Floats, Ints
 from discretion.errors import InputError
+from discretion.randomness.discrete import LARGEST
 
+MOST_SIZE = 2**53  # the largest whole number up to which floats have all
 ROUNDING = 2.0**-40  # more than float64 can be wrong by in the length of an update
 
 
@@ -21,15 +23,20 @@ class Grid:
     size: int
 
     def __post_init__(self) -> None:
-        if not (self.size >= 1 and self.size % 1 == 0):
+        if not (1 <= self.size <= MOST_SIZE and self.size % 1 == 0):
             raise InputError(
-                f"invalid grid: found size {self.size}, expected a whole number of coordinates, at least 1"
+                f"invalid grid: found size {self.size}, expected a whole number of coordinates from 1 to 2^53"
             )
         if not (0 < self.step < math.inf and math.frexp(self.step)[0] == 0.5):
             raise InputError(
                 f"invalid grid: found step {self.step}, expected a power of two, so that scaling is exact"
             )
         object.__setattr__(self, "size", int(self.size))
+
+    @property
+    def most_noise(self) -> float:
+        """Largest standard deviation of noise that can be drawn on the grid."""
+        return LARGEST * self.step
 
     def sensitivity(self, clip: Floats) -> Floats:
         """Return (N,) how far a client can move a sum on the grid: its clip, and what rounding adds."""

@@ -1,6 +1,5 @@
 """Phases of a plan: runs of identical rounds, and the clipping of updates in them."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,11 @@ from discretion.errors import PlanError
 from discretion.plan.html_table import one_line
 
 WHOLE = 1e-6  # how far the expected size of a fixed-size sample may be from a whole number
-SMALLEST, LARGEST = 1e-20, 1e20  # clips and noise that floats can carry without underflow or overflow
+# Clips, noise, weights and rates: no product or square of them on the way to the noise under- or overflows.
+SMALLEST, LARGEST = 1e-20, 1e20
+MOST_ROUNDS = 10**6  # of a plan: each is a row of the ledger, and accounting takes seconds
 MOST_RELEASES = 2**40  # of a client in a phase: counts must stay exact when phases are added up
+MOST = 2**53  # the largest whole number up to which floats have all
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +46,11 @@ class Phase:
         known, last = f"from {SMALLEST:g} to {LARGEST:g}", np.size(noise) - 1
         numbered = (pool >= 0) & (pool <= last) & (pool == np.floor(pool))
         rules: list[Rule] = [
-            ("rounds must be a whole number, at least 1", whole(self.rounds, 1), self.rounds),
+            (
+                f"rounds must be a whole number from 1 to {MOST_ROUNDS:,}",
+                whole(self.rounds, 1, MOST_ROUNDS),
+                self.rounds,
+            ),
             ("steps must be a whole number, at least 1", whole(self.steps, 1), self.steps),
             (
                 "rate, clip, pool, turns, batch and read must have one entry for each client",
@@ -53,10 +59,10 @@ class Phase:
             ),
             ("noise and weight must have one entry for each pool", _one_length(pools), str(pools)),
             ("rate must lie between 0 and 1", (rate >= 0) & (rate <= 1), rate),
-            (f"clip must be 0, infinite, or {known}", _drawable(clip) | (clip == np.inf), clip),
-            (f"noise must be 0, or {known}", _drawable(noise), noise),
+            (f"clip must be 0, infinite, or {known}", drawable(clip) | (clip == np.inf), clip),
+            (f"noise must be 0, or {known}", drawable(noise), noise),
             (f"pool must be the whole number of a pool with noise, from 0 to {last}", numbered, pool),
-            ("weight must be finite", np.isfinite(weight), weight),
+            (f"weight must be 0, or {known}, or minus that", drawable(np.abs(weight)), weight),
         ]
         check("phase", rules)
         check("phase", self._rules_of_turns())
@@ -80,7 +86,7 @@ class Phase:
             ("batch must lie between 0 and 1", (batch >= 0) & (batch <= 1), batch),
             ("clients with batches must have pools of their own", self.batch is None or own, self.pool),
             ("a client with batches must have rate 0 or 1", self.batch is None or ~secret, self.rate),
-            ("read must be at least 0", read >= 0, read),
+            (f"read must be 0, or from {SMALLEST:g} to {LARGEST:g}", drawable(read), read),
             ("a client whose statistic is read must have at most one turn", alone | (turns <= 1), turns),
             ("several steps need batches", self.batch is not None or self.steps == 1, self.steps),
             ("rounds × turns × steps must be at most 2^40", releases <= MOST_RELEASES, releases),
@@ -206,10 +212,10 @@ class Quantile:
     noise: float = 10.0  # standard deviation, added to the sum of the bits
 
     def __post_init__(self) -> None:
-        if not (0 < self.target < 1 and 0 < self.learning_rate < math.inf and 0 < self.noise < math.inf):
+        if not (0 < self.target < 1 and in_range(self.learning_rate) and in_range(self.noise)):
             raise PlanError(
                 f"invalid quantile: found {self}; expected a target between 0 and 1, and a learning rate and "
-                "noise above 0, and finite"
+                f"noise from {SMALLEST:g} to {LARGEST:g}"
             )
 
     @property
@@ -240,14 +246,20 @@ class Clipping:
 FLAT = Clipping()
 
 
-def whole(number: float, least: int) -> bool:
-    """Return whether a number is whole and not below `least`."""
-    return number >= least and number % 1 == 0
+def whole(number: float, least: int, most: int = MOST) -> bool:
+    """Return whether a number is whole, not below `least` and not above `most`."""
+    return least <= number <= most and number % 1 == 0
+
+
+def in_range(number: float) -> bool:
+    """Return whether products and squares of this number and others in range are exact to float64."""
+    return SMALLEST <= number <= LARGEST
+
+
+def drawable(size: Floats) -> NDArray[np.bool_]:
+    """Return of each number whether it is 0 or in range."""
+    return np.asarray((size == 0) | ((size >= SMALLEST) & (size <= LARGEST)))
 
 
 def _one_length(shapes: Sequence[tuple[int, ...]]) -> bool:
     return len(shapes[0]) == 1 and len(set(shapes)) == 1
-
-
-def _drawable(size: Floats) -> NDArray[np.bool_]:
-    return np.asarray((size == 0) | ((size >= SMALLEST) & (size <= LARGEST)))

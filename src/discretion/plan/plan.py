@@ -18,7 +18,7 @@ from discretion.errors import PlanError
 from discretion.plan.combine import SUM, Combine
 from discretion.plan.grid import ROUNDING, Grid
 from discretion.plan.html_table import html_table, one_line
-from discretion.plan.phase import FLAT, Clipping, Phase, Rule, alike, check, whole
+from discretion.plan.phase import FLAT, MOST_ROUNDS, Clipping, Phase, Rule, alike, check, whole
 from discretion.plan.selection_rules import READS, Reading
 from discretion.plan.steps import Adjacency, Steps, Unit
 
@@ -81,7 +81,7 @@ class Plan:
             ),
             ("a plan must have clients with different names", 0 < len(names) == len(set(names)), len(names)),
             ("parameters must be finite", all(finite.values()), dict(self.parameters)),
-            ("colluding must be a whole number, at least 0", whole(self.colluding, 0), self.colluding),
+            ("colluding must be a whole number from 0 to 2^53", whole(self.colluding, 0), self.colluding),
             (
                 "dropout must be at least 0 and below 1, and 0 unless noise_at is secure_sum",
                 0 <= self.dropout < most,
@@ -97,6 +97,7 @@ class Plan:
         once = all((phase.releases <= 1).all() for phase in phases)
         return [
             ("a plan must have at least one phase", bool(phases), "none"),
+            (f"a plan must have at most {MOST_ROUNDS:,} rounds", self.rounds <= MOST_ROUNDS, self.rounds),
             (f"every phase must have one entry for each of {count} clients", {*lengths} <= {count}, lengths),
             ("noise_at must be steps exactly where the phases have batches of records", by_steps, noise_at),
             (
@@ -109,6 +110,11 @@ class Plan:
                 "a grid needs noise_at server, flat clipping, and pools of several clients",
                 self.grid is None or (noise_at == "server" and pooled),
                 f"noise_at {noise_at}, layers {self.clipping.layers}",
+            ),
+            (
+                "noise on a grid must be at most 2^50 steps, which can be drawn exactly",
+                self.grid is None or all((phase.noise <= self.grid.most_noise).all() for phase in phases),
+                [float(phase.noise.max()) for phase in phases],
             ),
             (
                 "selection by a statistic (reading) needs noise_at steps, and noise for the statistic (read) "

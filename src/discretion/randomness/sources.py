@@ -6,11 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from numpy.typing import NDArray
 
 from discretion.arrays import Floats
 from discretion.errors import InputError
 from discretion.randomness import discrete
 from discretion.randomness.streams import Purpose, Words, run_stream
+
+RESOLUTION = 2.0**-53  # of coins: `uniform` returns its multiples
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Seeded:
         return self.rng.integers(2**64, size=count, dtype=np.uint64)
 
     def uniform(self, size: int) -> Floats:
-        """Return (size,) numbers from 0 to below 1, for coins."""
+        """Return (size,) uniform multiples of `RESOLUTION` from 0 to below 1, for coins."""
         return self.rng.random(size)
 
     def gaussian(self, size: int, std: float) -> Floats:
@@ -64,6 +67,20 @@ def run_source(seed: int | None, run: str, plan: str, round_: int, purpose: Purp
     if seed is None:
         return Cryptographic()
     return Seeded(run_stream(seed, purpose, run, plan, round_, *counter))
+
+
+def heads(coins: Floats, rate: Floats | float) -> NDArray[np.bool_]:
+    """Return (k,) which of the coins, drawn by `uniform`, come up heads.
+
+    Guarantees:
+        A coin comes up heads with its rate, rounded down to a multiple of 2^-53: never more often than is
+        charged for, always at rate 1, and never at rates below 2^-53.
+        Proof: coins are c 2^-53 with c uniform in 0, …, 2^53 - 1, and (c + 1) 2^-53 is exact in float64. It
+        is at most the rate for floor(2^53 rate) of the c. A lower rate costs no more: what is released with
+        and without the client becomes that of the lower rate if a further coin replaces it by a release
+        without the client.
+    """
+    return np.asarray(coins + RESOLUTION <= rate)
 
 
 def keystream(key: bytes, start: bytes, count: int) -> Words:

@@ -17,6 +17,7 @@ from discretion.errors import ConfigError, InputError, nearest
 from discretion.files import read_toml
 from discretion.jsonfile import coerced
 from discretion.methods import DEFAULT
+from discretion.plan.phase import LARGEST, MOST_ROUNDS, SMALLEST
 from discretion.plan.plan import Parameter
 
 MOST_THREADS = 1024  # or workers: each has buffers of its own, and a slip of the key must not take all memory
@@ -104,7 +105,7 @@ class ModelConfig(ConfigSection):
 
 class PlanConfig(ConfigSection):
     method: str = setting(DEFAULT, "a method of `discretion methods`, or your own package.module:function")
-    rounds: int = setting(30, "rounds of training", ge=1)
+    rounds: int = setting(30, "rounds of training", ge=1, le=MOST_ROUNDS)
     rate: Share = setting(0.1, "sampling rate: a client's chance to take part in a round (mean over clients)")
     clip: float = setting(0.5, "clipping norm: bound on an update's L2 norm (mean over clients)", gt=0)
     clipping: Literal["flat", "per_layer"] = setting(
@@ -134,7 +135,7 @@ class TrainConfig(ConfigSection):
         "clients' learning rate over the rounds: constant, decay:0.99 (times 0.99 a round) or "
         "cosine (down to 0)",
     )
-    server_learning_rate: float = setting(1.0, "server's learning rate", gt=0)
+    server_learning_rate: float = setting(1.0, "server's learning rate", ge=SMALLEST, le=LARGEST)
     server_momentum: Decay = setting(0.0, "server's momentum; costs no privacy")
     server_adaptive: Decay = setting(
         0.0,

@@ -14,7 +14,7 @@ from discretion.ledger.ledger import Ledger
 from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
 from discretion.plan.selection_rules import Reading
-from discretion.randomness.sources import Source, run_source
+from discretion.randomness.sources import Source, heads, run_source
 from discretion.randomness.streams import Purpose, fingerprint
 from discretion.timing import Profile
 from discretion.training.clip import Matrix
@@ -224,12 +224,14 @@ def select(
     elif turns is None:
         coins = source.uniform(len(phase.rate))
         if fixed_size:
+            while len(np.unique(coins)) < len(coins):  # equal coins would favour the first client
+                coins = source.uniform(len(phase.rate))
             rank = np.lexsort([coins, phase.pool])
             start = np.searchsorted(phase.pool[rank], phase.pool[rank])
             turns = np.zeros(len(coins), dtype=np.int64)
             turns[rank] = np.arange(len(coins)) - start < phase.drawn[phase.pool[rank]]
         else:
-            turns = (coins < phase.rate).astype(np.int64)
+            turns = heads(coins, phase.rate).astype(np.int64)
     if willing is not None:
         turns = np.where(willing, turns, 0)
     asked = np.repeat(np.arange(len(turns)), turns)

@@ -86,7 +86,8 @@ def release(
 
     Guarantees:
         Each pool's sum of clipped updates gets noise of the planned standard deviation, whichever clients
-        took part: the server adds what the clients that answered did not add themselves.
+        took part: the server adds what the clients that answered did not add themselves. If floating point
+        could not draw that noise, nothing is released: `PlanError`.
         Pools in which no client can take part release nothing.
         Where each client has a pool of its own and pools are only added up, only their (1, d) weighted sum is
         computed, with the noise of all pools together.
@@ -97,9 +98,7 @@ def release(
     missing = missing_noise(plan, phase, shares)
     if plan.noise_at == "secure_sum" and not top_up and (missing > ROUNDED).any():
         return None, scale
-    noise = phase.noise * np.sqrt(missing) * scale
-    if merged(plan, phase):
-        noise = np.sqrt(np.square(phase.weight * noise).sum(keepdims=True))
+    noise = server_noise(plan, phase, missing, scale)
     if plan.noise_at != "steps":  # there every step was noisy
         for pool in np.flatnonzero(noise > 0):
             drawn, std = source(int(pool)), float(noise[pool])
@@ -128,6 +127,45 @@ def missing_noise(plan: Plan, phase: Phase, shares: Ints) -> Floats:
         return phase.pool_releases.astype(np.float64)
     brought = np.bincount(phase.pool, shares / plan.shares(phase), len(phase.noise))
     return np.asarray(np.maximum(phase.pool_releases - brought, 0.0))
+
+
+def server_noise(plan: Plan, phase: Phase, missing: Floats, scale: float) -> Floats:
+    """Return (P,) standard deviations of the noise that the server draws; one for all pools if `merged`.
+
+    (P,) `missing` is the part of each pool's planned noise variance that clients did not bring.
+
+    Guarantees:
+        No pool gets less than what it misses, up to a billionth, which is far less than clipping spares
+        (`clip.ROUNDING`): checked on the result, by logarithms, which neither under- nor overflow.
+    """
+    short = (phase.noise > 0) & (missing > 0)
+    with np.errstate(divide="ignore", over="ignore"):
+        each = phase.noise * np.sqrt(missing) * scale
+        planned = np.log(phase.noise) + np.log(missing) / 2 + math.log(scale)
+        if merged(plan, phase):
+            each = length(phase.weight * each)
+            planned += np.log(np.abs(phase.weight))
+            short &= phase.weight != 0
+        drawn = np.broadcast_to(np.log(each), planned.shape)
+    got = np.isfinite(drawn) & (drawn >= planned - ROUNDED)
+    if not got[short].all():
+        pool = int(np.flatnonzero(short & ~got)[0])
+        raise PlanError(
+            f"the noise of pool {pool} cannot be drawn: found standard deviation {phase.noise[pool]:g}, "
+            f"weight {phase.weight[pool]:g} and scale {scale:g}, whose product floats do not carry. Nothing "
+            "was released. Plan with numbers nearer to 1."
+        )
+    return each
+
+
+def length(numbers: Floats) -> Floats:
+    """Return (1,) the root of the sum of squares, which neither under- nor overflows on the way.
+
+    Scaling by a power of two is exact, so the result is the same to the last bit.
+    """
+    exponent = int(np.frexp(np.max(np.abs(numbers)))[1])
+    root = np.sqrt(np.square(np.ldexp(numbers, -exponent)).sum(keepdims=True))
+    return np.asarray(np.ldexp(root, exponent))
 
 
 def clipped_sums(

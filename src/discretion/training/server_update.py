@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discretion.arrays import Floats
+from discretion.errors import InputError
+from discretion.plan.phase import LARGEST, SMALLEST, in_range
 
 Vector = NDArray[np.float32]  # (d,) all trainable parameters, one after the other
 
@@ -27,6 +29,14 @@ class Server:
     momentum: float = 0.0
     adaptive: float = 0.0  # Adam-style second-moment decay, e.g. 0.99; 0: plain
     average: float = 0.0  # weight of a model relative to the next in the averaged result; 0: last model only
+
+    def __post_init__(self) -> None:
+        decays = (self.momentum, self.adaptive, self.average)
+        if not (in_range(self.learning_rate) and all(0 <= decay < 1 for decay in decays)):
+            raise InputError(
+                f"invalid server optimizer: found {self}; expected a learning rate from {SMALLEST:g} to "
+                f"{LARGEST:g}, and momentum, adaptive and average from 0 to below 1"
+            )
 
     def move(
         self, model: Vector, velocity: Vector, square: Vector, step: Floats, round_: int
