@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from discretion.errors import ConfigError
 from discretion.files import read_toml
+from discretion.plan.names import allowed
 from discretion.plan.plan import Adversary, Plan
 from discretion.plan.population import Population
 from discretion.plan.selection_rules import Rule
@@ -43,7 +44,7 @@ class Ceilings(PolicySection):
 
 
 class Policy(PolicySection):
-    client: str = Field(min_length=1)  # the client's name in plans
+    client: Annotated[str, AfterValidator(allowed)]  # the client's name in plans
     epsilon: float = Field(gt=0)  # the client's privacy budget, for life; inf: its data is public
     delta: float = Field(gt=0, lt=1)
     unit: Unit = "client"  # what the budget protects: all of the client's data, or each record
