@@ -41,6 +41,8 @@ class Ceilings(PolicySection):
     epochs: int = Field(10, ge=1)  # epochs of local training in a turn
     steps: int = Field(1_000, ge=1)  # steps of local training in a turn, with or without noise
     parameters: int = Field(10_000_000, ge=1)  # trainable parameters of a model
+    plan_bytes: int = Field(2**23, ge=1)  # length of a plan's JSON; reading it takes up to 40 times as much
+    entries: int = Field(1_000_000, ge=1)  # clients × phases of a plan; each takes up to 200 bytes of memory
 
 
 class Policy(PolicySection):
@@ -137,6 +139,7 @@ def new_policy(
     `steps` those of local training; `rule` that of the ledger; `seed` the run's, used if the plan is seeded.
     """
     trusting = plan.promise != "server" or plan.noise_at == "secure_sum"
+    most = Ceilings()
     against = "clients" if plan.promise == "server" and trusting else plan.promise
     record: dict[str, Any] = {
         "client": population.client[client],
@@ -158,6 +161,8 @@ def new_policy(
             "turns": max(1, *(1 if p.turns is None else int(p.turns[client]) for p in plan.phases)),
             "epochs": max(epochs, 1),
             "steps": max(steps, *(p.steps for p in plan.phases)),
+            "plan_bytes": max(len(plan.to_json().encode()), most.plan_bytes),
+            "entries": max(len(plan.clients) * len(plan.phases), most.entries),
         },
     }
     if plan.randomness == "seeded":
