@@ -15,7 +15,9 @@ DiscretionError
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+MOST_PROBLEMS = 20  # in one message
 
 
 class DiscretionError(Exception):
@@ -66,6 +68,12 @@ class MessageError(DiscretionError):
 
 class Refusal(DiscretionError):
     exit_code = 4
+
+
+def listed(problems: Sequence[str]) -> list[str]:
+    """Return the first problems, and how many more there are: what one message can say."""
+    more = len(problems) - MOST_PROBLEMS
+    return [*problems[:MOST_PROBLEMS], *([f"… and {more} more"] if more > 0 else [])]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

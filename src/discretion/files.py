@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,16 +47,35 @@ def sha256(path: Path) -> str:
 def write_safely(path: Path, content: bytes) -> None:
     """Replace a file so that after a crash it has its old content or the new one, never a part of either.
 
-    The file keeps its permissions.
+    The file keeps its permissions, and no draft of it can be read by more people than the file.
     """
     draft = path.with_name(path.name + ".part")
-    with draft.open("wb") as file:
+    draft.unlink(missing_ok=True)  # left by a crash
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         if path.exists():
             shutil.copymode(path, draft)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
+    sync(path.parent)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a new file, such as a key, durably; raise `InputError` where there is a file of this name.
+
+    Guarantees:
+        From its first moment the file can be read and written by its owner only, whatever the umask.
+    """
+    try:
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as problem:
+        raise InputError(f"cannot write {path}: {problem.strerror}") from None
+    with open(number, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(number)
     sync(path.parent)
 
 

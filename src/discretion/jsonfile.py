@@ -7,10 +7,10 @@ import json
 import math
 import reprlib
 from collections.abc import Iterator
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from discretion.arrays import Floats
 from discretion.errors import PlanError
@@ -24,7 +24,10 @@ class Record(BaseModel):
 
 def record_of(kind: type, **other: Any) -> type[Record]:
     """Return the record of a dataclass: its fields, all required, and `other` (type, default) definitions."""
-    listed = {Floats: list[float], Floats | None: list[float] | None}  # how JSON has arrays
+    column = Annotated[
+        list[float], Field(fail_fast=True)
+    ]  # thousands of entries may be wrong: one is reported
+    listed = {Floats: column, Floats | None: column | None}  # how JSON has arrays
     fields = {name: (listed.get(hint, hint), ...) for name, hint in get_type_hints(kind).items()}
     return create_model(kind.__name__, __base__=Record, **fields | other)
 

@@ -15,7 +15,7 @@ import pytest
 import safetensors.numpy
 
 from discretion.accounting import certify
-from discretion.errors import ConfigError, InputError
+from discretion.errors import ConfigError, InputError, PopulationError
 from discretion.flower import cluster, project
 from discretion.ledger.ledger import Ledger
 from discretion.plan.population import Population
@@ -134,6 +134,51 @@ def test_a_guard_says_what_it_would_approve(here: Path, capsys: pytest.CaptureFi
     assert discretion("key", "new.key") == 0 and len(capsys.readouterr().out.strip()) == 64
 
 
+# clients that are named so that their files would be elsewhere, or one
+
+ODD_NAMES = {
+    "../x": "no slash",
+    "/tmp/x": "no slash",
+    "..": "no dot",
+    "C0": "more than case",
+    "operator.key": "that of the file operator.key",
+}
+
+
+@pytest.mark.parametrize("command", [("guards",), ("flower", "init")])
+@pytest.mark.parametrize("name", [*ODD_NAMES, "nodes"])
+def test_no_client_is_named_into_the_files_of_another(
+    command: tuple[str, ...], name: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{client},8,1e-3,30" for client in ("c0", name, "c2")]
+    (here / "people.csv").write_text("\n".join(["client,epsilon,delta,size", *rows]))
+    fine = command == ("guards",) and name == "nodes"  # a folder of Flower's only
+    words = ("config.toml", "--out", "out/net", "-c", "population.csv=people.csv")
+    assert discretion(*command, *words) == (0 if fine else PopulationError.exit_code)
+    assert fine or ODD_NAMES.get(name, "that of the file nodes") in capsys.readouterr().err
+    assert fine or sorted(path.name for path in here.iterdir()) == ["config.toml", "people.csv"]
+
+
+def test_a_damaged_list_of_clients_starts_nothing(tmp_path: Path) -> None:
+    cluster.write(tmp_path, ("a", "b"), 12345)
+    for text in ("", "[]", '{"port": 1, "clients": ["../x"]}', '{"port": "x", "clients": []}', '{"port": 1}'):
+        (tmp_path / "local.json").write_text(text)
+        with pytest.raises(InputError, match="local.json is damaged"):
+            cluster.up(tmp_path, print)
+    assert not (tmp_path / "processes.jsonl").exists()
+
+
+@pytest.mark.parametrize(("path", "quoted"), [("/a b", "'/a b'"), ("/O'Brien", '"/O\'Brien"')])
+def test_paths_are_quoted_for_flower(path: str, quoted: str) -> None:
+    assert project.quoted(Path(path)) == quoted
+
+
+@pytest.mark.parametrize("path", ["/a'\"b", "/a'\\b"])
+def test_a_path_that_flower_cannot_take_is_refused(path: str) -> None:
+    with pytest.raises(InputError, match="quotes"):
+        project.quoted(Path(path))
+
+
 def test_a_run_without_guards_to_ask_does_not_start(here: Path) -> None:
     assert (
         discretion("run", "config.toml", "--on", "guards", "--out", "far", "--json") == ConfigError.exit_code
@@ -173,9 +218,9 @@ def test_down_ends_exactly_what_was_started(tmp_path: Path) -> None:
 
 def test_certificates_and_keys_are_what_tls_and_nodes_need(tmp_path: Path) -> None:
     cluster.write(tmp_path, ("a", "b"), 12345)
-    for secret in ("certificates/server.key", "nodes/a", "nodes/b"):
+    for secret in ("certificates/server.key", "nodes/a/key", "nodes/b/key"):
         assert stat.S_IMODE((tmp_path / secret).stat().st_mode) == 0o600
-    assert (tmp_path / "nodes" / "a.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+    assert (tmp_path / "nodes" / "a" / "key.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
     keys = tmp_path / "certificates"
     ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ours.load_cert_chain(keys / "server.pem", keys / "server.key")

@@ -47,7 +47,7 @@ def test_strangers_are_not_let_in(network: Network) -> None:
     write_node_key(net / "nodes" / "stranger")
     write_certificates(other)
     files = {"ca": net / "certificates" / "ca.crt", "stranger": net / "nodes" / "stranger"}
-    files |= {"c0": net / "nodes" / "c0", "other": other / "ca.crt"}
+    files |= {"c0": net / "nodes" / "c0" / "key", "other": other / "ca.crt"}
     tried = {}
     for name, (words, _) in STRANGERS.items():
         where = network.folder / name.replace(" ", "-")

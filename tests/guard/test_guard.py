@@ -724,6 +724,8 @@ def test_labels_of_a_table_are_numbered_as_agreed(tmp_path: Path) -> None:
     assert found.train.labels.tolist() == [1, 1] and found.classes == 3
     with pytest.raises(DataError, match="ill"):
         own_records(policy.Data(path=str(table), labels=("well", "unknown")))
+    with pytest.raises(DataError, match="lists well twice"):
+        own_records(policy.Data(path=str(table), labels=("well", "ill", "well")))
     numbers = tmp_path / "numbers.txt"
     for text in ("1\n1\n", "-1\n", "99999\n", "", "one\n"):
         numbers.write_text(text)
@@ -742,7 +744,7 @@ def test_keys_are_for_their_owner_only(tmp_path: Path) -> None:
     public = write_key(tmp_path / "operator.key")
     assert stat.S_IMODE((tmp_path / "operator.key").stat().st_mode) == 0o600
     assert verified(sign(b"hello", read_key(tmp_path / "operator.key"))) == (public, b"hello")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(InputError, match="File exists"):
         write_key(tmp_path / "operator.key")
 
 

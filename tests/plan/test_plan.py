@@ -14,6 +14,7 @@ from discretion.errors import PlanError
 from discretion.jsonfile import dump
 from discretion.plan.combine import SUM, By, Combine
 from discretion.plan.grid import Grid
+from discretion.plan.names import expected_of
 from discretion.plan.phase import LARGEST, SMALLEST, Clipping, Phase, Quantile
 from discretion.plan.plan import ADVERSARIES, Accounting, NoiseAt, Plan, Randomness
 from discretion.plan.plan_json import FORMAT
@@ -86,7 +87,7 @@ def combines(parts: tuple[Phase, ...]) -> st.SearchStrategy[Combine]:
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     """Of every kind that there is."""
-    name = st.text(min_size=1).filter(lambda name: name == name.strip() and name.isprintable())
+    name = st.text(min_size=1, max_size=100).filter(lambda name: not expected_of(name))
     clients = draw(st.lists(name, min_size=1, max_size=8, unique=True))
     parameter = st.one_of(name, weights, st.integers(), st.booleans())
     noise_at = draw(st.sampled_from(get_args(NoiseAt)))

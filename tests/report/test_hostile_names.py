@@ -42,7 +42,7 @@ class Found(HTMLParser):
 def named(path: Path, name: str, seed: int = 0) -> Path:
     """A run whose clients, method, data, source and refusals have a name in them; it overspends."""
     fair = people()
-    clients = tuple(f"{name}{k}" for k in range(len(fair)))
+    clients = tuple(f"{name.replace('/', '')}{k}" for k in range(len(fair)))
     population = Population(clients, fair.epsilon, fair.delta, fair.size)
     folder = RunFolder(make_run(path, population=population, noise=1.0, seed=seed))
     plan = planned(name, population, noise=1.0)

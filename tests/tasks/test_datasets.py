@@ -1,6 +1,7 @@
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import os
 import struct
@@ -295,6 +296,28 @@ def test_csv_labels_are_in_the_order_of_numbers(tmp_path: Path) -> None:
         strict=True,
     )
     assert {int(label): float(x[0]) for label, x in both} == {0: 1, 1: 2, 2: 10}
+
+
+def test_labels_that_are_one_number_are_refused(tmp_path: Path) -> None:
+    """Which of the two came first used to depend on Python's hash seed."""
+    path = tmp_path / "a.csv"
+    path.write_text("label,x\n" + "1,0\n1.0,1\n2,2\n" * 5)
+    with pytest.raises(DataError, match="one number as two labels, .* expected one spelling"):
+        datasets.load("csv", path=path)
+
+
+@pytest.mark.parametrize(
+    ("cells", "order"),
+    [
+        (("10", "9", "1.0", "1", "01"), ("01", "1", "1.0", "9", "10")),
+        (("nan", "2", "10"), ("10", "2", "nan")),  # nan has no place among numbers
+        (("inf", "-inf", "infinity", "2"), ("-inf", "2", "inf", "infinity")),
+    ],
+)
+def test_equal_numbers_have_one_order(cells: tuple[str, ...], order: tuple[str, ...]) -> None:
+    for turned in itertools.permutations(cells):
+        found, number = datasets._numbered(turned)
+        assert found == order and [found[i] for i in number] == list(turned)
 
 
 def test_csv_lists_all_bad_cells(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def init(
     """
     from discretion.flower import cluster
 
-    names = write_guards(config.read(settings, change or []), out)
+    names = write_guards(config.read(settings, change or []), out, cluster.FILES)
     cluster.write(out, names, port)
     output.answer(
         json_,

@@ -1,6 +1,7 @@
 """Commands for clients that are parties of their own: `guard`, `guards`, `key`."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,9 @@ from typer import Argument, Option
 
 from discretion.cli import Json, Override, output
 from discretion.clients.messages import write_key
-from discretion.errors import InputError
+from discretion.errors import InputError, PopulationError, listed
 from discretion.guard import policy as policies
+from discretion.plan.names import same_files
 from discretion.runs import config
 from discretion.runs.build import divide, fitted, load_data, plan_of
 from discretion.runs.prepare import build_task
@@ -78,8 +80,11 @@ def guards(
     output.answer(json_, {"guards": str(out), "clients": count}, note=message)
 
 
-def write_guards(wanted: config.Config, out: Path) -> tuple[str, ...]:
-    """Write a policy for each client of a run, and an operator's key; return the clients' names."""
+def write_guards(wanted: config.Config, out: Path, taken: Sequence[str] = ()) -> tuple[str, ...]:
+    """Write a policy for each client of a run, and an operator's key; return the clients' names.
+
+    Each client gets a folder of its name in `out`; `taken` has names of what else will be there.
+    """
     if out.exists():
         raise InputError(f"{out} exists already: give another --out")
     dataset = load_data(wanted, output.say)
@@ -87,6 +92,8 @@ def write_guards(wanted: config.Config, out: Path) -> tuple[str, ...]:
     _, holdings = divide(wanted, dataset, task.population)
     if wanted.data.name == "csv" or not holdings.sizes.all():
         raise InputError("give each guard a table of its own client's records, and write its GUARD.toml")
+    if same := same_files(task.population.client, ("operator.key", "addresses.toml", *taken)):
+        raise PopulationError("\n  ".join([f"{out}: cannot make a folder for each client", *listed(same)]))
     plan = fitted(plan_of(wanted, task.population), wanted, task.clients.layers)
     out.mkdir(parents=True)
     public = write_key(out / "operator.key")

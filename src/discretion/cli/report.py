@@ -3,7 +3,6 @@
 import math
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import quote
 
 from rich.markup import escape
 from rich.table import Table
@@ -140,7 +139,7 @@ def receipt(
     signed = receipts.issue(run, client, read_key(key or Path(known)))
     place = out or run
     place.mkdir(parents=True, exist_ok=True)
-    name = f"receipt-{quote(client, safe='')}"
+    name = f"receipt-{client}"  # a name of the population, so a name that a file can have
     page, plain = place / f"{name}.html", place / f"{name}.json"
     write_safely(page, receipt_page.render(signed).encode())
     write_safely(plain, receipts.to_json(signed).encode())

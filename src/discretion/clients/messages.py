@@ -13,17 +13,20 @@ import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from discretion.errors import InputError, MessageError
+from discretion.files import write_private
 from discretion.jsonfile import Record, dump, read
+from discretion.plan.names import allowed
 from discretion.plan.selection_rules import Rule
 
 KEY, SIGNATURE = 32, 64
 LONGEST_HEADER = 2**16
 CONTEXT = b"discretion order 1\n"  # a signature made for another purpose is not valid for an order
 
-Name = Annotated[str, Field(min_length=1, max_length=256)]
+Name = Annotated[str, AfterValidator(allowed)]
+ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -58,7 +61,7 @@ class Join(OrderHeader):
 
     kind: Literal["join"] = "join"
     size: int  # number of records that the plan assumes of the client
-    model: Name
+    model: ModelName
     shapes: Digest  # of the model's parameters
     local: Local
 
@@ -169,8 +172,7 @@ def public_bytes(key: Ed25519PrivateKey) -> bytes:
 def write_key(path: Path) -> str:
     """Write a new operator's key, readable by its owner only; return the public key in hex."""
     key = Ed25519PrivateKey.generate()
-    path.touch(mode=0o600, exist_ok=False)
-    path.write_text(key.private_bytes_raw().hex() + "\n", encoding="ascii")
+    write_private(path, key.private_bytes_raw().hex().encode() + b"\n")
     return public_bytes(key).hex()
 
 

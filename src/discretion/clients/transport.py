@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from discretion.errors import ConfigError, MessageError
+from discretion.errors import ConfigError, MessageError, listed
 from discretion.files import read_toml
+from discretion.plan.names import bad_names
 
 LONGEST_ANSWER = 2**31
 AT_ONCE = 64  # open sockets
@@ -30,6 +31,8 @@ def read_addresses(path: Path) -> dict[str, Path]:
     record = read_toml(path)
     if not record or not all(isinstance(where, str) for where in record.values()):
         raise ConfigError(f'{path}: expected lines such as hospital-a = "/run/hospital-a/guard.sock"')
+    if bad := bad_names(record):
+        raise ConfigError("\n  ".join([f"{path}: {len(bad)} names that no client can have", *listed(bad)]))
     return {client: path.absolute().parent / where for client, where in record.items()}
 
 

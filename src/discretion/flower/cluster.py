@@ -21,7 +21,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from discretion.errors import InputError
-from discretion.flower.project import environment, tool
+from discretion.files import write_private
+from discretion.flower.project import environment, quoted, tool
+from discretion.plan.names import allowed
 
 STARTING = 180.0  # seconds
 ENDING = 20.0
@@ -29,6 +31,7 @@ VALID = timedelta(days=365)  # of TLS certificates
 AUTHORITY = "Discretion, this machine"  # that signs them
 MARK = "DISCRETION_STARTED"  # environment variable of every process started here
 Key = ec.EllipticCurvePrivateKey
+FILES = ("certificates", "nodes", "flower", "logs", "local.json", "processes.jsonl")  # beside the clients'
 SUPERVISE = str(Path(__file__).with_name("supervise.py"))  # by path: it needs the standard library only
 
 
@@ -37,7 +40,8 @@ def write(folder: Path, clients: tuple[str, ...], port: int) -> None:
     write_certificates(folder / "certificates")
     (folder / "nodes").mkdir(mode=0o700)
     for name in clients:
-        write_node_key(folder / "nodes" / name)
+        (folder / "nodes" / name).mkdir()
+        write_node_key(folder / "nodes" / name / "key")
     home = folder / "flower"
     home.mkdir()
     authority = str(folder.absolute() / "certificates/ca.crt")
@@ -49,13 +53,10 @@ def write(folder: Path, clients: tuple[str, ...], port: int) -> None:
 
 def up(folder: Path, say: Callable[[str], None]) -> None:
     """Start all processes, each recorded at once, so that `down` finds it whatever happens."""
-    try:
-        about = json.loads((folder / "local.json").read_text(encoding="utf-8"))
-    except OSError:
-        raise InputError(f"found no cluster in {folder}: make one with discretion flower init") from None
+    port, clients = _about(folder)
     if _recorded(folder):
         raise InputError(f"{folder} is running, or was not ended: first discretion flower down {folder}")
-    here, port, clients = folder.absolute(), int(about["port"]), list(about["clients"])
+    here = folder.absolute()
     keys = here / "certificates"
     files = {"ca-certfile": "ca.crt", "certfile": "server.pem", "keyfile": "server.key"}
     tls = [f"--ssl-{name}={keys / file}" for name, file in files.items()]
@@ -71,10 +72,25 @@ def up(folder: Path, say: Callable[[str], None]) -> None:
         door = here / name / "guard" / "guard.sock"
         _wait(door.exists, f"the guard of {name}", folder)
         node = [tool("flower-supernode"), f"--root-certificates={keys / 'ca.crt'}"]
-        node += [f"--auth-supernode-private-key={here / 'nodes' / name}", f"--superlink=127.0.0.1:{port}"]
-        node += [f"--port={port + 1 + number}", f'--node-config=guard="{door}"']
+        node += [
+            f"--auth-supernode-private-key={here / 'nodes' / name / 'key'}",
+            f"--superlink=127.0.0.1:{port}",
+        ]
+        node += [f"--port={port + 1 + number}", f"--node-config=guard={quoted(door)}"]
         _start(folder, f"node-{name}", node)
     say(f"Started a SuperLink on 127.0.0.1:{port}, {len(clients)} guards and {len(clients)} nodes.")
+
+
+def _about(folder: Path) -> tuple[int, list[str]]:
+    """Return the SuperLink's port and the clients' names, as `write` left them."""
+    try:
+        about = json.loads((folder / "local.json").read_text(encoding="utf-8"))
+        port, clients = int(about["port"]), [allowed(name) for name in about["clients"]]
+    except OSError:
+        raise InputError(f"found no cluster in {folder}: make one with discretion flower init") from None
+    except (ValueError, KeyError, TypeError) as problem:
+        raise InputError(f"{folder / 'local.json'} is damaged: {problem}; make another cluster") from None
+    return port, clients
 
 
 def down(folder: Path, say: Callable[[str], None]) -> None:
@@ -112,8 +128,8 @@ def _register(folder: Path, clients: list[str]) -> None:
     """Register the nodes' keys at the SuperLink, each under its client's name."""
     nodes, asked, home = folder.absolute() / "nodes", {}, str(folder.absolute() / "flower")
     for name in clients:
-        if not (nodes / f"{name}.registered").exists():
-            key = str(nodes / f"{name}.pub")
+        if not (nodes / name / "registered").exists():
+            key = str(nodes / name / "key.pub")
             words = [tool("flwr"), "supernode", "register", key, "here", "--name", name]
             asked[name] = subprocess.Popen(
                 words, env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -122,7 +138,7 @@ def _register(folder: Path, clients: list[str]) -> None:
     for name, process in asked.items():
         if process.returncode != 0:
             raise InputError(f"the SuperLink rejects the node of {name}: {said[name]}")
-        (nodes / f"{name}.registered").touch()
+        (nodes / name / "registered").touch()
 
 
 def _start(folder: Path, name: str, words: list[str]) -> None:
@@ -171,11 +187,6 @@ def _wait(ready: Callable[[], bool], what: str, folder: Path) -> None:
         time.sleep(0.1)
 
 
-def _private(path: Path, content: bytes) -> None:
-    path.touch(mode=0o600, exist_ok=False)
-    path.write_bytes(content)
-
-
 def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
@@ -217,12 +228,12 @@ def write_certificates(folder: Path) -> None:
     (folder / "ca.crt").write_bytes(_certificate(AUTHORITY, authority, authority, ca))
     (folder / "server.pem").write_bytes(_certificate("localhost", server, authority, own))
     form = PrivateFormat.PKCS8
-    _private(folder / "server.key", server.private_bytes(Encoding.PEM, form, NoEncryption()))
+    write_private(folder / "server.key", server.private_bytes(Encoding.PEM, form, NoEncryption()))
 
 
 def write_node_key(path: Path) -> None:
     """Write a node's key, with its public part beside it, as ssh-keygen does."""
     key = ec.generate_private_key(ec.SECP384R1())
-    _private(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    write_private(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     path.with_name(path.name + ".pub").write_bytes(public + b"\n")

@@ -41,6 +41,14 @@ def tool(name: str) -> str:
     return str(path)
 
 
+def quoted(path: Path) -> str:
+    """Return a path as Flower's settings take it, in single quotes or double ones, which hold no escapes."""
+    marks = [mark for mark, no in (("'", "'"), ('"', '"\\')) if not set(no) & set(str(path))]
+    if not marks:
+        raise InputError(f"Flower takes no path with both kinds of quotes: {path}. Use a folder without them")
+    return f"{marks[0]}{path}{marks[0]}"
+
+
 def submit(folder: Path, connection: str, home: str, look: Callable[[], None]) -> None:
     """Run the remaining rounds of a prepared run on a SuperLink, named in Flower's config.toml, and wait.
 
@@ -48,7 +56,7 @@ def submit(folder: Path, connection: str, home: str, look: Callable[[], None]) -
     """
     write(folder / "flower")
     log = folder / "flower" / "flwr.log"
-    settings = f'folder="{folder.absolute()}"'
+    settings = f"folder={quoted(folder.absolute())}"
     words = [tool("flwr"), "run", str(folder / "flower"), connection, "--stream", "--run-config", settings]
     with log.open("ab") as file:
         running = subprocess.Popen(words, env=environment(home), stdout=file, stderr=subprocess.STDOUT)

@@ -27,6 +27,10 @@ def own_records(data: Data) -> Dataset:
 
 def _own_table(data: Data) -> Dataset:
     table = readers.read_table(Path(data.path))
+    if twice := sorted({label for label in data.labels if data.labels.count(label) > 1}):
+        raise DataError(
+            f"data.labels in GUARD.toml lists {', '.join(twice[:5])} twice; expected each label once"
+        )
     number = {label: i for i, label in enumerate(data.labels)}
     unknown = sorted(set(table.labels) - set(number))
     if len(number) < 2 or unknown:

@@ -16,6 +16,7 @@ from discretion.clients.training import LocalTraining, Schedule
 from discretion.errors import BudgetError, DiscretionError, LedgerError, MessageError, PlanError, Refusal
 from discretion.guard import checks
 from discretion.guard.data import held_by, own_records
+from discretion.guard.plan_size import UNREADABLE, check_size
 from discretion.guard.policy import Policy
 from discretion.ledger.ledger import Ledger
 from discretion.ledger.releases import Releases
@@ -123,6 +124,7 @@ class Guard:
             return
         self._require_open()
         checks.check_join(self._policy, order)
+        check_size(self._policy.ceilings, body)
         run = self._set_up(order, body, operator)
         checks.check_plan(self._policy, run.plan, run.me, run.parameters)
         try:
@@ -137,7 +139,7 @@ class Guard:
         try:
             plan = Plan.from_json(body.decode())
         except (PlanError, UnicodeDecodeError):
-            raise Refusal("unreadable plan: expected JSON as this version of Discretion writes it") from None
+            raise Refusal(UNREADABLE) from None
         if plan.digest() != order.plan:
             raise Refusal("the plan's digest is not the one in the order")
         if order.client not in plan.clients:
@@ -166,6 +168,7 @@ class Guard:
             assert isinstance(join, Join)
             if not isinstance(order, Finish):  # before the model's code is imported
                 checks.check_join(self._policy, join)
+                check_size(self._policy.ceilings, body)
             self._runs[order.run] = self._set_up(join, body, joined.operator)
         run = self._runs[order.run]
         if run.operator != operator:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from discretion.errors import ConfigError
 from discretion.files import read_toml
 from discretion.jsonfile import coerced
+from discretion.plan.names import allowed
 from discretion.plan.plan import Adversary, Plan
 from discretion.plan.population import Population
 from discretion.plan.selection_rules import Rule
@@ -41,10 +42,12 @@ class Ceilings(PolicySection):
     epochs: int = Field(10, ge=1)  # epochs of local training in a turn
     steps: int = Field(1_000, ge=1)  # steps of local training in a turn, with or without noise
     parameters: int = Field(10_000_000, ge=1)  # trainable parameters of a model
+    plan_bytes: int = Field(2**23, ge=1)  # length of a plan's JSON; reading it takes up to 40 times as much
+    entries: int = Field(1_000_000, ge=1)  # clients × phases of a plan; each takes up to 200 bytes of memory
 
 
 class Policy(PolicySection):
-    client: str = Field(min_length=1)  # the client's name in plans
+    client: Annotated[str, AfterValidator(allowed)]  # the client's name in plans
     epsilon: float = Field(gt=0)  # the client's privacy budget, for life; inf: its data is public
     delta: float = Field(gt=0, lt=1)
     unit: Unit = "client"  # what the budget protects: all of the client's data, or each record
@@ -139,6 +142,7 @@ def new_policy(
     `steps` those of local training; `rule` that of the ledger; `seed` the run's, used if the plan is seeded.
     """
     trusting = plan.promise != "server" or plan.noise_at == "secure_sum"
+    most = Ceilings()
     against = "clients" if plan.promise == "server" and trusting else plan.promise
     record: dict[str, Any] = {
         "client": population.client[client],
@@ -160,6 +164,8 @@ def new_policy(
             "turns": max(1, *(1 if p.turns is None else int(p.turns[client]) for p in plan.phases)),
             "epochs": max(epochs, 1),
             "steps": max(steps, *(p.steps for p in plan.phases)),
+            "plan_bytes": max(len(plan.to_json().encode()), most.plan_bytes),
+            "entries": max(len(plan.clients) * len(plan.phases), most.entries),
         },
     }
     if plan.randomness == "seeded":

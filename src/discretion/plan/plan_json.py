@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import asdict, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -138,21 +138,30 @@ def _phase(record: Any, member: Ints) -> Phase:
     return Phase(**values)
 
 
+Column = Annotated[list[int], Field(fail_fast=True)]  # as in `record_of`: one wrong entry is reported
 # one entry for each class of clients or, of noise and weight, for each pool
 PhaseRecord: Any = record_of(
     Phase,
-    pool=(list[int] | Literal["own"], ...),
-    turns=(tuple[list[int], list[int]] | None, ...),  # numbers of the clients with public turns, and how many
+    pool=(Column | Literal["own"], ...),
+    turns=(tuple[Column, Column] | None, ...),  # numbers of the clients with public turns, and how many
 )
 PlanRecord = record_of(
     Plan,
     format=(Format, ...),
     unit=(Unit, ...),
     dropout=(float, 0.0),
-    clipping=(record_of(Clipping, quantile=(record_of(Quantile) | None, ...)), ...),
+    clients=(Annotated[tuple[str, ...], Field(fail_fast=True)], ...),
+    clipping=(
+        record_of(
+            Clipping,
+            layers=(Annotated[tuple[int, ...], Field(fail_fast=True)], ...),
+            quantile=(record_of(Quantile) | None, ...),
+        ),
+        ...,
+    ),
     grid=(record_of(Grid) | None, ...),
     reading=(record_of(Reading) | None, ...),
     combine=(record_of(Combine, average=(float, 0.0)), ...),
-    class_=(list[int], Field(alias="class")),
-    phases=(list[PhaseRecord], ...),
+    class_=(Column, Field(alias="class")),
+    phases=(Annotated[list[PhaseRecord], Field(fail_fast=True)], ...),
 )

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from discretion.arrays import Floats, Ints, distinct
-from discretion.errors import PopulationError
+from discretion.errors import PopulationError, listed
 from discretion.plan.html_table import html_table, one_line, span
+from discretion.plan.names import bad_names
 
 COLUMNS = ("client", "epsilon", "delta", "size")
 MOST_CLASSES = 8
-MOST_PROBLEMS = 20
 LARGEST_SIZE = 2**53  # up to here a float holds every whole number
 
 
@@ -40,15 +40,7 @@ class Population:
 
     def __post_init__(self) -> None:
         """Check every field, and keep read-only copies."""
-        problems = [
-            f"found client name {name!r}, expected printable text in NFC without surrounding space"
-            for name in self.client
-            if not isinstance(name, str)
-            or not name
-            or name != name.strip()
-            or not name.isprintable()
-            or name != unicodedata.normalize("NFC", name)
-        ]
+        problems = bad_names(self.client)
         if len(set(self.client)) != len(self.client):
             problems.append("two clients have the same name")
         if not self.client:
@@ -210,8 +202,8 @@ def _parse(file: TextIO, source: str) -> Population:
             continue
         row = dict(zip(header, (cell.strip() for cell in cells), strict=True))
         name = unicodedata.normalize("NFC", row["client"])
-        if not name:
-            problems.append(f"{at}: the client has no name")
+        if bad := bad_names([name]):
+            problems += [f"{at}: {problem}" for problem in bad]
         elif name in seen:
             problems.append(
                 f"{at}: client {name!r} is already in line {seen[name]}; expected each client once"
@@ -258,7 +250,4 @@ def _numbers(row: dict[str, str], names: list[str]) -> tuple[dict[str, float], l
 def _raise(source: str, problems: list[str]) -> None:
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-        more = len(problems) - MOST_PROBLEMS
-        tail = [f"… and {more} more"] if more > 0 else []
-        lines = [f"{source}: {count}, nothing loaded", *problems[:MOST_PROBLEMS], *tail]
-        raise PopulationError("\n  ".join(lines))
+        raise PopulationError("\n  ".join([f"{source}: {count}, nothing loaded", *listed(problems)]))

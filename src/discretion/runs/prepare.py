@@ -18,7 +18,7 @@ import numpy as np
 from discretion.accounting import certify
 from discretion.accounting.cross_check import cross_check
 from discretion.errors import InputError
-from discretion.files import AnyPath, sync, write_safely
+from discretion.files import AnyPath, sync, write_private, write_safely
 from discretion.ledger.ledger import Ledger
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
@@ -132,8 +132,7 @@ def _write(run: Run, key: bytes) -> None:
         write_safely(half.plan, run.plan.to_json().encode())
         write_safely(half.certificate, run.certificate.to_json().encode())
         if key:
-            write_safely(half.key, key)
-            half.key.chmod(0o600)
+            write_private(half.key, key)
         write_safely(half.about, (json.dumps(run.about.model_dump(), indent=1) + "\n").encode())
         write_manifest(half)
         draft.rename(path)  # in place of an empty folder, if there is one

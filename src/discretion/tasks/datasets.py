@@ -178,6 +178,9 @@ def _own_table(path: Path) -> Dataset:
     found, labels = _numbered(table.labels)
     if len(found) < 2:
         raise DataError(f"{path}: found labels {', '.join(found)}; expected at least two different ones")
+    values = _values(found)
+    if len(set(values)) < len(values):
+        raise DataError(f"{path}: found one number as two labels, such as 1 and 1.0; expected one spelling")
     owners, owner = ((), None) if table.clients is None else _numbered(table.clients)
     is_test = _test_fifth(len(labels), owner)
     if not is_test.any():
@@ -192,12 +195,20 @@ def _own_table(path: Path) -> Dataset:
 
 def _numbered(cells: Sequence[str]) -> tuple[tuple[str, ...], Ints]:
     """Return the distinct cells, in numeric order if all are numbers, and (n,) the number of each cell."""
-    try:
-        words = sorted(set(cells), key=float)
-    except ValueError:
-        words = sorted(set(cells))
+    words = sorted(set(cells))
+    order = np.argsort(_values(words) or range(len(words)), kind="stable")
+    words = [words[i] for i in order]
     number = {word: i for i, word in enumerate(words)}
     return tuple(words), np.array([number[cell] for cell in cells], np.int64)
+
+
+def _values(words: Sequence[str]) -> list[float]:
+    """Return the numbers that words mean; empty unless all of them are finite numbers."""
+    try:
+        values = [float(word) for word in words]
+    except ValueError:
+        return []
+    return values if np.isfinite(values).all() else []
 
 
 def _test_fifth(count: int, owner: Ints | None) -> npt.NDArray[np.bool_]:
