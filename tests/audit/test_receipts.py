@@ -4,7 +4,6 @@ import json
 import math
 import re
 import shutil
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from discretion.errors import InputError, LedgerError, MessageError, PlanError
 from discretion.ledger.ledger import Ledger
 from discretion.report.receipt_page import render
 from discretion.runs.read import read_run
+from support.forging import forge
 from support.run_folders import trained
 
 
@@ -199,8 +199,7 @@ def test_what_is_on_record_stays_there(tmp_path: Path) -> None:
 
 
 def change_ledger(path: Path, statement: str) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(statement)
+    forge(path, statement)
 
 
 def test_names_do_not_steer_the_terminal() -> None:
@@ -217,22 +216,19 @@ def test_what_is_signed_does_not_depend_on_the_order_of_keys(signed: receipts.Si
 def test_a_receipt_in_mid_run_and_later(run: Path) -> None:
     """More rounds do not contradict it; fewer, or costlier ones, do."""
     whole = shutil.copytree(run, run.parent / "whole")
-    with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
-        db.execute("DELETE FROM round WHERE round > 3")
+    forge(run / "ledger.sqlite", "DELETE FROM round WHERE round > 3")
     (run / "model.safetensors").unlink()
     early = receipts.issue(run, "c4", KEY)
     assert early.receipt.rounds == [1, 2, 3] and not early.receipt.finished
     assert receipts.differences(early, whole) == []
     late = receipts.issue(whole, "c4", KEY)
     assert receipts.differences(late, run) == ["spending", "life", "finished"]
-    with closing(sqlite3.connect(whole / "ledger.sqlite")) as db, db:
-        db.execute("UPDATE price SET rate = REPLACE(rate, '0.5', '0.6')")
+    forge(whole / "ledger.sqlite", "UPDATE price SET rate = REPLACE(rate, '0.5', '0.6')")
     assert receipts.differences(early, whole) == ["spending"]
 
 
 def test_refused_rounds_are_free(run: Path) -> None:
-    with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
-        db.execute("UPDATE round SET refused = '[4]' WHERE round IN (2, 3)")
+    forge(run / "ledger.sqlite", "UPDATE round SET refused = '[4]' WHERE round IN (2, 3)")
     said = receipts.issue(run, "c4", KEY).receipt
     assert said.refused == [2, 3]
     assert said.spending[0] == said.spending[1] == said.spending[2] < said.spending[3]
@@ -286,8 +282,7 @@ def test_the_command_makes_and_verifies(run: Path, tmp_path: Path) -> None:
     page = Path(files["html"])
     page.write_text(page.read_text().replace("<h1>Receipt for c4</h1>", "<h1>Receipt for c5</h1>"))
     assert isinstance(command("--verify", page).exception, MessageError)
-    with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
-        db.execute("DELETE FROM round WHERE round = 5")
+    forge(run / "ledger.sqlite", "DELETE FROM round WHERE round = 5")
     assert isinstance(command(run, "--verify", files["json"]).exception, LedgerError)
 
 
