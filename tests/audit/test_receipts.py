@@ -87,8 +87,9 @@ def test_every_value_is_signed(signed: receipts.Signed, data: st.DataObject) -> 
     for key in path[:-1]:
         part = part[key]
     old = part[path[-1]]
-    changed = {bool: not old, list: [1], str: f"{old}x"}.get(
-        type(old), old + 1 if not isinstance(old, list | str) and math.isfinite(old) else 1.0
+    head = {"key": "0" * 64, "hash": "1" * 64, "signature": "2" * 128}
+    changed = {bool: not old, list: [1], str: f"{old}x", type(None): head}.get(
+        type(old), old + 1 if isinstance(old, int | float) and math.isfinite(old) else 1.0
     )
     other = {"promise": "public", "randomness": "cryptographic", "made": "2020-02-02T02:02:02+00:00"}
     part[path[-1]] = other.get(str(path[-1]), changed)

@@ -309,6 +309,10 @@ def now() -> str:
 
 
 def copy_ledger(path: Path, target: Path) -> None:
-    """Copy a ledger, with what its write-ahead log holds, as it is at one moment."""
-    with closing(sqlite3.connect(path)) as ours, closing(sqlite3.connect(target)) as copy:
-        ours.backup(copy)
+    """Copy a ledger, with what its write-ahead log holds, as it is at one moment; the copy is one file."""
+    try:
+        with closing(sqlite3.connect(path)) as ours, closing(sqlite3.connect(target)) as copy:
+            ours.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")
+    except PROBLEMS as problem:
+        raise storage_error(f"{path}, copied to {target},", problem) from None
