@@ -324,6 +324,9 @@ def test_a_copy_is_whole_and_its_owners_alone(path: Path, tmp_path: Path) -> Non
     with pytest.raises(LedgerError, match="damaged"):
         back_up(path, tmp_path / "other.sqlite")
     assert not (tmp_path / "other.sqlite").exists()
+    path.write_bytes(b"no database, but as long as one\n" * 9)
+    with pytest.raises(LedgerError, match="copied to .* is damaged"):
+        back_up(path, tmp_path / "other.sqlite")
 
 
 def test_a_copy_of_a_runs_ledger_in_use_has_its_write_ahead_log(path: Path, tmp_path: Path) -> None:

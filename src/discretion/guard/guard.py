@@ -320,10 +320,10 @@ def _stored(run: str, message: bytes) -> tuple[Join, bytes]:
     """Return the join order that was stored, and its plan; name the fault where it cannot be read."""
     try:
         join, body = messages.decode_order(message)
+        if not isinstance(join, Join):
+            raise MessageError(f"it is a {join.kind} order")
         Plan.from_json(body.decode())
-        if isinstance(join, Join):
-            return join, body
-        problem = f"it is a {join.kind} order"
+        return join, body
     except (MessageError, PlanError, UnicodeDecodeError) as found:
         problem = str(found)
     raise StorageError(
