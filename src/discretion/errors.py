@@ -8,7 +8,8 @@ DiscretionError
 │   └── ModelError        model that cannot be trained, or whose training would leak
 ├── PlanError             plan that contradicts itself or cannot be accounted for
 ├── BudgetError           a client would overspend its budget; nothing was spent
-├── LedgerError           refused by the ledger: wrong plan, wrong round, or in use
+├── LedgerError           refused by the ledger: wrong plan, wrong round
+│   └── StorageError      the ledger's file cannot be read or written: damaged, in use, disk full
 ├── FolderError           file of a run folder that is missing, damaged or changed
 ├── MessageError          malformed message from another process
 └── Refusal               refused by a guard; the message may be shown to the requester
@@ -56,6 +57,14 @@ class BudgetError(DiscretionError):
 
 class LedgerError(DiscretionError):
     exit_code = 4
+
+
+class StorageError(LedgerError):
+    """`fault` says what is wrong in words that a guard may show to an operator."""
+
+    def __init__(self, message: str, fault: str) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class FolderError(DiscretionError):

@@ -4,7 +4,6 @@ import json
 import math
 import re
 import shutil
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from discretion.errors import InputError, LedgerError, MessageError, PlanError
 from discretion.ledger.ledger import Ledger
 from discretion.report.receipt_page import render
 from discretion.runs.read import read_run
+from support.forging import forge
 from support.run_folders import seal, trained
 
 
@@ -87,8 +87,9 @@ def test_every_value_is_signed(signed: receipts.Signed, data: st.DataObject) -> 
     for key in path[:-1]:
         part = part[key]
     old = part[path[-1]]
-    changed = {bool: not old, list: [1], str: f"{old}x"}.get(
-        type(old), old + 1 if not isinstance(old, list | str) and math.isfinite(old) else 1.0
+    head = {"key": "0" * 64, "hash": "1" * 64, "signature": "2" * 128}
+    changed = {bool: not old, list: [1], str: f"{old}x", type(None): head}.get(
+        type(old), old + 1 if isinstance(old, int | float) and math.isfinite(old) else 1.0
     )
     other = {"promise": "public", "randomness": "cryptographic", "made": "2020-02-02T02:02:02+00:00"}
     part[path[-1]] = other.get(str(path[-1]), changed)
@@ -204,8 +205,7 @@ def test_what_is_on_record_stays_there(tmp_path: Path) -> None:
 
 
 def change_ledger(path: Path, statement: str) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(statement)
+    forge(path, statement)
 
 
 def test_names_do_not_steer_the_terminal() -> None:
@@ -222,8 +222,7 @@ def test_what_is_signed_does_not_depend_on_the_order_of_keys(signed: receipts.Si
 def test_a_receipt_in_mid_run_and_later(run: Path) -> None:
     """More rounds do not contradict it; fewer, or costlier ones, do."""
     whole = shutil.copytree(run, run.parent / "whole")
-    with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
-        db.execute("DELETE FROM round WHERE round > 3")
+    forge(run / "ledger.sqlite", "DELETE FROM round WHERE round > 3")
     (run / "model.safetensors").unlink()
     seal(run)
     early = receipts.issue(run, "c4", KEY)
@@ -231,14 +230,12 @@ def test_a_receipt_in_mid_run_and_later(run: Path) -> None:
     assert receipts.differences(early, whole) == []
     late = receipts.issue(whole, "c4", KEY)
     assert receipts.differences(late, run) == ["spending", "life", "finished"]
-    with closing(sqlite3.connect(whole / "ledger.sqlite")) as db, db:
-        db.execute("UPDATE price SET rate = REPLACE(rate, '0.5', '0.6')")
+    forge(whole / "ledger.sqlite", "UPDATE price SET rate = REPLACE(rate, '0.5', '0.6')")
     assert receipts.differences(early, whole) == ["spending"]
 
 
 def test_refused_rounds_are_free(run: Path) -> None:
-    with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
-        db.execute("UPDATE round SET refused = '[4]' WHERE round IN (2, 3)")
+    forge(run / "ledger.sqlite", "UPDATE round SET refused = '[4]' WHERE round IN (2, 3)")
     said = receipts.issue(run, "c4", KEY).receipt
     assert said.refused == [2, 3]
     assert said.spending[0] == said.spending[1] == said.spending[2] < said.spending[3]
@@ -293,8 +290,7 @@ def test_the_command_makes_and_verifies(run: Path, tmp_path: Path) -> None:
     page = Path(files["html"])
     page.write_text(page.read_text().replace("<h1>Receipt for c4</h1>", "<h1>Receipt for c5</h1>"))
     assert isinstance(command("--verify", page).exception, MessageError)
-    with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
-        db.execute("DELETE FROM round WHERE round = 5")
+    forge(run / "ledger.sqlite", "DELETE FROM round WHERE round = 5")
     assert isinstance(command(run, "--verify", files["json"]).exception, LedgerError)
 
 

@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from discretion.plan.steps import Steps
 from discretion.runs.folder import RunFolder, write_checkpoint
 from discretion.runs.history import Journal
 from discretion.training.loop import State
+from support.forging import forge
 from support.run_folders import seal, trained
 
 Record = dict[str, Any]
@@ -76,8 +75,7 @@ def change(path: Path, edit: Callable[[Record], None]) -> None:
 
 
 def sql(run: Path, statement: str) -> None:
-    with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
-        db.execute(statement)
+    forge(run / "ledger.sqlite", statement)
 
 
 def less_noise(record: Record) -> None:
@@ -245,8 +243,7 @@ def test_runs_that_share_a_ledger_are_counted_together(tmp_path: Path) -> None:
     found = verify(tmp_path / "b", Forgiving())
     assert found.whole and found.kept and found.budgets[-1].what == "budgets, over all runs"
     assert all(each.recorded < each.life <= each.budget for each in found.classes)
-    with closing(sqlite3.connect(tmp_path / "shared.sqlite")) as db, db:
-        db.execute("UPDATE client SET epsilon = 0.5 * epsilon")
+    forge(tmp_path / "shared.sqlite", "UPDATE client SET epsilon = 0.5 * epsilon")
     assert failing(verify(tmp_path / "b", Forgiving())) == ["budgets on record", "budgets, over all runs"]
 
 

@@ -1,6 +1,7 @@
 """Commands for guards: a run behind guards is the run in one process, and its folder says who refused."""
 
 import json
+import shutil
 import ssl
 import stat
 import subprocess
@@ -120,6 +121,52 @@ def test_all_guards_there_the_model_is_the_same(here: Path) -> None:
         assert far[name] == pytest.approx(near[name], abs=1e-5)
     ids = [json.loads((here / name / "run.json").read_text())["id"] for name in ("far", "near")]
     assert ids[0] == ids[1]
+
+
+def test_a_guard_that_went_back_in_time_is_noticed_by_server_and_receipt(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server keeps heads beside its ledger, also between runs; a receipt has the last one."""
+    assert discretion("guards", "config.toml", "--out", "guards", "--json") == 0
+    shared = (f"ledger={here / 'shared.sqlite'}", "plan.share=0.4")
+    files = ("clients.addresses=guards/addresses.toml", "clients.key=guards/operator.key")
+    words = [word for file in (*files, *shared) for word in ("-c", file)]
+    toml = here / "guards" / "c0" / "GUARD.toml"
+    folder = toml.parent / "guard"
+    toml.write_text(toml.read_text().replace("rounds = 4", "rounds = 9"))
+
+    def run(name: str, *more: str) -> None:
+        guard = Process(toml).ready()
+        assert discretion("run", "config.toml", "--out", name, "--on", "guards", *words, *more, "--json") == 0
+        assert guard.end() == 0
+
+    run("first")
+    assert stat.S_IMODE((here / "shared.heads").stat().st_mode) == 0o600
+    assert discretion("guard", str(toml), "--backup", "copy.sqlite") == 0
+    assert discretion("guard", str(toml), "--backup", "copy.sqlite") == 4  # nothing is replaced
+    shutil.copytree(folder, here / "copy")
+    run("second", "-c", "train.learning_rate=0.2")
+    assert discretion("receipt", "second", "--client", "c0", "--json") == 0
+    shutil.rmtree(folder)
+    (here / "copy").rename(folder)
+    run("third", "-c", "train.learning_rate=0.3")
+    (heard,) = {
+        refusal
+        for line in history.read_answers(RunFolder(here / "third").answers)
+        for refusal in line.refused.values()
+    }
+    assert "restored from an older copy" in heard
+    assert discretion("guard", str(toml), "--receipt", "second/receipt-c0.json") == 4
+    assert discretion("guard", str(toml), "--recover", "nothing") == 4
+    assert discretion("guard", str(toml), "--recover", "everything", "--json") == 0
+    with Ledger.existing(folder / "ledger.sqlite") as own:
+        assert own.budget.tolist() == [0.0]
+    shutil.rmtree(folder)
+    folder.mkdir()
+    shutil.copy("copy.sqlite", folder / "ledger.sqlite")
+    capsys.readouterr()
+    assert discretion("guard", str(toml)) == 4
+    assert "copy from a backup" in capsys.readouterr().err
 
 
 def test_a_guard_says_what_it_would_approve(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

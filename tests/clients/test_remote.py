@@ -170,7 +170,7 @@ def test_an_update_that_is_not_finite_brings_no_noise(tmp_path: Path) -> None:
     class Broken(Direct):
         def exchange(self, orders, timeout):  # type: ignore[no-untyped-def]
             for number, (_, order) in enumerate(orders):
-                _, message = verified(order)
+                message = verified(order).message
                 asked, body = decode_order(message)
                 bad = np.full(650, np.nan, np.float32).tobytes() if asked.kind == "train" else b""
                 yield number, encode(Answer(kind="done", order=digest(message)), bad)

@@ -192,8 +192,8 @@ app = ClientApp()
 
 def signed(header):
     key, text = Ed25519PrivateKey.generate(), json.dumps(header).encode()
-    message = struct.pack(">I", len(text)) + text + bytes(4 * 4810)
-    return key.public_key().public_bytes_raw() + key.sign(b"discretion order 1\\n" + message) + message
+    content = struct.pack(">I", 2) + b"[]" + struct.pack(">I", len(text)) + text + bytes(4 * 4810)
+    return key.public_key().public_bytes_raw() + key.sign(b"discretion order 2\\n" + content) + content
 
 
 @app.train()

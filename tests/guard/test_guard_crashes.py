@@ -28,6 +28,7 @@ PLAN = cryptographic(plan_of(own_pools(40)))
 DIE = """import os, signal
 from pathlib import Path
 from discretion.guard import guard
+from discretion.ledger.guard_ledger import GuardLedger
 
 def die():
     if Path({armed!r}).exists():
@@ -51,11 +52,11 @@ def after(owner, name):
 """
 # where the guard dies, what is on disk by then, and how often that is tried
 POINTS = {
-    "before it is reserved": ("before(guard.Ledger, 'reserve')", "nothing", 3),
-    "between reserve and begin": ("before(guard.Releases, 'begin')", "reserved", 3),
+    "before it is reserved": ("before(GuardLedger, 'reserve')", "nothing", 3),
+    "between reserve and begin": ("before(GuardLedger, 'begin')", "nothing", 3),
     "during training": ("before(guard.LocalClients, 'updates')", "begun", 20),
-    "between reserve and commit": ("before(guard.Releases, 'keep')", "begun", 20),
-    "between keeping and commit": ("before(guard.Ledger, 'commit')", "kept", 3),
+    "between reserve and commit": ("before(GuardLedger, 'keep')", "begun", 20),
+    "between keeping and commit": ("after(GuardLedger, 'keep')", "begun", 3),
     "between commit and reply": ("after(guard.Guard, '_release')", "kept", 20),
 }
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from discretion.errors import LedgerError
 from discretion.ledger.reader import DAMAGED, LedgerReader, plan_rows
 from discretion.runs.read import Run
 
@@ -32,6 +33,7 @@ def reconcile(ledger: LedgerReader, run: Run) -> Iterator[Finding]:
     """Yield the findings on a run that the ledger knows.
 
     Guarantees:
+        Every row of the ledger is as it was written, by its chain of hashes.
         Who is in the run, prices and phases are, in every row, what the plan makes anew.
         Rounds on record are 1, 2, … without a gap, each in its phase of the plan; all but the last are
         released. By the planned rule only clients whose budget was lowered since the run was admitted
@@ -39,6 +41,7 @@ def reconcile(ledger: LedgerReader, run: Run) -> Iterator[Finding]:
         Every client is on record with the delta, and the epsilon, or one that it was changed from.
     """
     checks = {
+        "ledger, row by row": _of_chain,
         "plan on record": _of_plan,
         "rounds, one by one": _of_rounds,
         "refusals": _of_refusals,
@@ -49,6 +52,14 @@ def reconcile(ledger: LedgerReader, run: Run) -> Iterator[Finding]:
             yield Finding(what, *check(ledger, run))
         except DAMAGED as problem:
             yield Finding(what, False, f"the ledger is damaged: {problem}")
+
+
+def _of_chain(ledger: LedgerReader, run: Run) -> Outcome:
+    try:
+        ledger.check()
+    except LedgerError as problem:
+        return False, str(problem)
+    return True, "every row is as it was written"
 
 
 def _of_plan(ledger: LedgerReader, run: Run) -> Outcome:

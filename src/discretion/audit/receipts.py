@@ -1,6 +1,6 @@
 """Signed receipt for one client: its budget, the cost of each round, what it was promised.
 
-Signed are the bytes of "discretion receipt 2" and a line feed, then the receipt as JSON with sorted keys,
+Signed are the bytes of "discretion receipt 3" and a line feed, then the receipt as JSON with sorted keys,
 without spaces and in ASCII, infinities as "inf". The signature is Ed25519, by an operator's key.
 """
 
@@ -27,13 +27,15 @@ from discretion.clients.messages import public_bytes
 from discretion.errors import InputError, LedgerError, MessageError, PlanError, nearest
 from discretion.files import sha256
 from discretion.jsonfile import Record, dump, parse
+from discretion.ledger.heads import last_head
+from discretion.ledger.keys import Head
 from discretion.ledger.reader import LedgerReader
 from discretion.methods import METHODS
 from discretion.plan.plan import Adversary, Randomness
 from discretion.plan.steps import Steps
 from discretion.runs.read import Run, read_run
 
-CONTEXT = b"discretion receipt 2\n"  # so that a signature made for something else is none of a receipt
+CONTEXT = b"discretion receipt 3\n"  # so that a signature made for something else is none of a receipt
 # what does not change while a run goes on
 LASTING = (
     *("run", "method", "delta", "records", "unit", "adjacency", "promise", "planned", "against"),
@@ -60,7 +62,7 @@ class Limit(Record):
 class Receipt(Record):
     """Content of a receipt. `spending` is the client's epsilon after each of `rounds`."""
 
-    format: Literal["discretion-receipt/2"]
+    format: Literal["discretion-receipt/3"]
     made: str
     client: str
     run: str
@@ -91,6 +93,7 @@ class Receipt(Record):
     statement: str
     not_promised: list[Limit]
     digests: Digests
+    guard: Head | None  # of the client's own ledger, as its guard told it, once the run is finished
 
     @field_validator("made")
     @classmethod
@@ -151,7 +154,7 @@ def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
     done = len(account.after)
     shown = np.linspace(0, done - 1, min(done, MOST_POINTS)).round().astype(int)  # with the last, from 0
     return Receipt(
-        format="discretion-receipt/2",
+        format="discretion-receipt/3",
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         client=client,
         run=run.about.id,
@@ -188,6 +191,8 @@ def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
             certificate_file=sha256(run.files.certificate),
             config_file=sha256(run.files.config),
         ),
+        # before, every new head would tell that the client took part in between
+        guard=last_head(run.files.heads(run.config), client) if run.finished else None,
     )
 
 
@@ -202,6 +207,7 @@ def _account(run: Run, client: str) -> ReceiptAccount:
     if run.ledger is None:
         raise LedgerError(f"there is no ledger {path} that can be read, so nothing can be vouched for")
     with LedgerReader(path) as ledger:
+        ledger.check()
         accounts, budgets, rule = ledger.accounts([client]), ledger.budgets(), ledger.rule
         if client not in budgets:
             raise LedgerError(f"client {client} is not in the ledger {path}: restore a copy of it")

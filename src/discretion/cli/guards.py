@@ -2,20 +2,31 @@
 
 import logging
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import tomli_w
 from typer import Argument, Option
 
+from discretion.audit import receipts
 from discretion.cli import Json, Override, output
 from discretion.clients.messages import write_key
 from discretion.errors import InputError, PopulationError, listed
 from discretion.guard import policy as policies
 from discretion.plan.names import same_files
+from discretion.report import receipt_page
 from discretion.runs import config
 from discretion.runs.build import divide, fitted, load_data, plan_of
 from discretion.runs.prepare import build_task
+
+
+class Lost(Enum):
+    """What a guard's ledger lost."""
+
+    nothing = "nothing"
+    rounds = "rounds"
+    everything = "everything"
 
 
 def guard(
@@ -26,13 +37,27 @@ def guard(
     show: Annotated[
         bool, Option("--show", help="Print the client's records and model digests, and do not start.")
     ] = False,
+    backup: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Copy the ledger, whole, to a new file, and do not start."),
+    ] = None,
+    receipt: Annotated[
+        list[Path] | None,
+        Option(metavar="FILE", help="Start only if the ledger has all that this receipt saw of it."),
+    ] = None,
+    recover: Annotated[
+        Lost | None,
+        Option(help="After a loss, say what was lost: it is charged as if all of it had been spent."),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Guard one client's data and budget: answer a server's orders on a Unix socket, or refuse them.
 
-    Examples: `discretion guard GUARD.toml`, `discretion guard GUARD.toml --show` (digests of the models)
+    Examples: `discretion guard GUARD.toml`, `discretion guard GUARD.toml --show` (digests of the models),
+    `discretion guard GUARD.toml --backup copy.sqlite`, `discretion guard GUARD.toml --recover rounds` (rounds
+    of runs that the ledger has on record were lost; everything: runs, too; nothing: it is a false alarm)
     """
-    from discretion.guard import serve
+    from discretion.guard import own_ledger, serve
     from discretion.guard.data import own_records
     from discretion.tasks import models
 
@@ -45,6 +70,16 @@ def guard(
         lines = [f"client {said.client} with {records} records"]
         lines += [f"model {name}: {digest}" for name, digest in digests.items()]
         return output.answer(json_, record, note="\n".join(lines))
+    if backup is not None:
+        own_ledger.back_up(said, backup)
+        return output.answer(json_, {"backup": str(backup)}, note=f"Copied the ledger to {backup}.")
+    if recover is not None:
+        own_ledger.recover(said, recover.value)
+        note = f"Charged what was lost ({recover.value}). Start the guard again."
+        return output.answer(json_, {"recovered": recover.value}, note=note)
+    if receipt:
+        found = [receipts.read(path, receipt_page.render).receipt.guard for path in receipt]
+        own_ledger.require_known(said, [head for head in found if head is not None])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     serve.serve(said)
 

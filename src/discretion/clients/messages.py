@@ -1,13 +1,16 @@
 """Messages between servers and guards: JSON headers, raw numbers, signed orders. No pickle.
 
-An order is a public key (32 bytes), its signature (64 bytes) and a message; an answer is a message. A message
-is the length of its header (4 bytes), the header in JSON, and a body: a plan, or float32 numbers.
+An order is a public key (32 bytes), its signature (64 bytes), the heads of the guard's ledger that the server
+knows (their length in 4 bytes, then JSON), and a message; an answer is a message. A message is the length of
+its header (4 bytes), the header in JSON, and a body: a plan, or float32 numbers. An order that is sent again
+is the same message, whatever heads are known by then.
 """
 
 import hashlib
 import struct
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
@@ -18,12 +21,15 @@ from pydantic import AfterValidator, Field, TypeAdapter
 from discretion.errors import InputError, MessageError
 from discretion.files import write_private
 from discretion.jsonfile import Record, dump, read
+from discretion.ledger.heads import MOST
+from discretion.ledger.keys import Head
 from discretion.plan.names import allowed
 from discretion.plan.selection_rules import Rule
 
 KEY, SIGNATURE = 32, 64
 LONGEST_HEADER = 2**16
-CONTEXT = b"discretion order 1\n"  # a signature made for another purpose is not valid for an order
+LONGEST_HEADS = 2**14
+CONTEXT = b"discretion order 2\n"  # a signature made for another purpose is not valid for an order
 
 Name = Annotated[str, AfterValidator(allowed)]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
@@ -101,11 +107,13 @@ class Answer(Record):
     kind: Literal["done", "refused"]
     order: Digest  # of the order's message
     reason: str = ""
+    head: Head | None = None  # of the guard's ledger, once the order is done
 
 
 AnyOrder = Join | Train | Read | Finish
 _ORDER: TypeAdapter[AnyOrder] = TypeAdapter(Annotated[AnyOrder, Field(discriminator="kind")])
 _ANSWER = TypeAdapter(Answer)
+_HEADS = TypeAdapter(Annotated[list[Head], Field(max_length=MOST)])
 
 
 def encode(header: Record, body: bytes = b"") -> bytes:
@@ -114,18 +122,19 @@ def encode(header: Record, body: bytes = b"") -> bytes:
 
 
 def decode_order(message: bytes) -> tuple[AnyOrder, bytes]:
-    return _decode(message, _ORDER, "an order of Discretion")
+    return _framed(message, LONGEST_HEADER, _ORDER, "an order of Discretion")
 
 
 def decode_answer(message: bytes) -> tuple[Answer, bytes]:
-    return _decode(message, _ANSWER, "a guard's answer")
+    return _framed(message, LONGEST_HEADER, _ANSWER, "a guard's answer")
 
 
-def _decode(message: bytes, kind: TypeAdapter[Any], what: str) -> tuple[Any, bytes]:
+def _framed(message: bytes, longest: int, kind: TypeAdapter[Any], what: str) -> tuple[Any, bytes]:
+    """Return the JSON at the beginning of a message, after its length, and what follows it."""
     if len(message) < 4:
         raise MessageError("message too short for a header")
     (length,) = struct.unpack(">I", message[:4])
-    if length > LONGEST_HEADER or 4 + length > len(message):
+    if length > longest or 4 + length > len(message):
         raise MessageError(f"header of {length} bytes is too long, or longer than its message")
     try:
         return read(message[4 : 4 + length], kind), message[4 + length :]
@@ -147,22 +156,31 @@ def from_bytes(body: bytes, size: int) -> NDArray[np.float32]:
     return np.frombuffer(body, dtype="<f4").astype(np.float32)
 
 
-def sign(message: bytes, key: Ed25519PrivateKey) -> bytes:
-    return public_bytes(key) + key.sign(CONTEXT + message) + message
+class SignedOrder(NamedTuple):
+    operator: str  # public key, in hex
+    message: bytes
+    heads: list[Head]  # of the guard's ledger, as far as the server knows
 
 
-def verified(signed: bytes) -> tuple[str, bytes]:
-    """Return the public key, in hex, that signed an order, and the order's message; raise if it did not.
+def sign(message: bytes, key: Ed25519PrivateKey, heads: Sequence[Head] = ()) -> bytes:
+    text = _HEADS.dump_json(list(heads))
+    content = struct.pack(">I", len(text)) + text + message
+    return public_bytes(key) + key.sign(CONTEXT + content) + content
+
+
+def verified(signed: bytes) -> SignedOrder:
+    """Return who signed an order, its message and the heads that came with it; raise if nobody did.
 
     Guarantees:
-        Every byte of the message is signed, and a signature made for another purpose is not accepted.
+        Every byte of message and heads is signed, and a signature made for another purpose is not accepted.
     """
-    key, signature, message = signed[:KEY], signed[KEY : KEY + SIGNATURE], signed[KEY + SIGNATURE :]
+    key, signature, content = signed[:KEY], signed[KEY : KEY + SIGNATURE], signed[KEY + SIGNATURE :]
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(signature, CONTEXT + message)
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, CONTEXT + content)
     except (InvalidSignature, ValueError):
         raise MessageError("the signature does not match message and key") from None
-    return key.hex(), message
+    heads, message = _framed(content, LONGEST_HEADS, _HEADS, "a list of heads")
+    return SignedOrder(key.hex(), message, heads)
 
 
 def public_bytes(key: Ed25519PrivateKey) -> bytes:

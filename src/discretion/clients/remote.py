@@ -13,6 +13,8 @@ from discretion.clients import messages
 from discretion.clients.training import LocalTraining
 from discretion.clients.transport import Transport
 from discretion.errors import MessageError, PlanError
+from discretion.ledger.heads import KnownHeads
+from discretion.ledger.keys import Head
 from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
@@ -47,6 +49,8 @@ class RemoteClients:
         This is not a secure sum: the server sees each answer to a plan for a secure sum alone, and nothing is
         promised against the server. Guards join such plans only if their policy trusts the server, or says
         that a secure sum is provided by other means.
+        Every order carries the last head that is known of the guard's ledger: a guard whose ledger went back
+        in time sees it, and refuses.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class RemoteClients:
         shapes: str,
         local: LocalTraining,
         timeout: float = 600.0,
+        heads: KnownHeads | None = None,
     ) -> None:
         if plan.sampling == "fixed_size" or plan.clipping.quantile is not None:
             raise PlanError(
@@ -72,6 +77,7 @@ class RemoteClients:
         self._model, self._shapes, self._local = model, shapes, messages.Local(**asdict(local))
         self._text = plan.to_json().encode()
         self._joined: set[int] = set()
+        self._heads = heads or KnownHeads()
         self.heard: list[Heard] = []
         self._taken = 0
 
@@ -185,20 +191,29 @@ class RemoteClients:
     ) -> Iterator[tuple[int, bytes]]:
         """Send orders; yield the place and body of each answer, and count refusals and lost orders."""
         encoded = [messages.encode(order, body) for order in orders]
-        signed = (messages.sign(message, self._key) for message in encoded)
+        heads = [self._heads.of(order.client) for order in orders]
+        signed = (
+            messages.sign(message, self._key, known) for message, known in zip(encoded, heads, strict=True)
+        )
         sent = list(zip((order.client for order in orders), signed, strict=True))
         waiting = {place: messages.digest(message) for place, message in enumerate(encoded)}
-        for place, content in self._transport.exchange(sent, self._timeout):
-            try:
-                answer, found = messages.decode_answer(content)
-            except MessageError:
-                continue
-            if waiting.get(place) != answer.order:
-                continue
-            del waiting[place]
-            if answer.kind == "refused":
-                heard.refused[orders[place].client] = answer.reason
-            else:
-                heard.answered += 1
-                yield place, found
+        learned: list[tuple[str, list[Head], Head]] = []
+        try:
+            for place, content in self._transport.exchange(sent, self._timeout):
+                try:
+                    answer, found = messages.decode_answer(content)
+                except MessageError:
+                    continue
+                if waiting.get(place) != answer.order:
+                    continue
+                del waiting[place]
+                if answer.head is not None and answer.head.is_genuine():
+                    learned.append((orders[place].client, heads[place], answer.head))
+                if answer.kind == "refused":
+                    heard.refused[orders[place].client] = answer.reason
+                else:
+                    heard.answered += 1
+                    yield place, found
+        finally:
+            self._heads.learn(learned)
         heard.lost += len(waiting)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -13,15 +12,21 @@ from discretion.clients import messages
 from discretion.clients.local_clients import LocalClients
 from discretion.clients.messages import Answer, Finish, Join, Read, Train
 from discretion.clients.training import LocalTraining, Schedule
-from discretion.errors import BudgetError, DiscretionError, LedgerError, MessageError, PlanError, Refusal
+from discretion.errors import (
+    BudgetError,
+    DiscretionError,
+    LedgerError,
+    MessageError,
+    PlanError,
+    Refusal,
+    StorageError,
+)
 from discretion.guard import checks
 from discretion.guard.data import held_by, own_records
+from discretion.guard.own_ledger import open_ledger
 from discretion.guard.plan_size import UNREADABLE, check_size
 from discretion.guard.policy import Policy
-from discretion.ledger.ledger import Ledger
-from discretion.ledger.releases import Releases
 from discretion.plan.plan import Plan
-from discretion.plan.population import Population
 from discretion.randomness.sources import heads, run_source
 from discretion.randomness.streams import Purpose, fingerprint
 from discretion.tasks import models
@@ -33,6 +38,11 @@ from discretion.training.server_update import Vector
 log = logging.getLogger("discretion.guard")
 
 INSIDE = "internal error; the guard's log has the details"
+FAULT = "fault at the guard: {}. Nothing was sent; the guard's log has the details"
+LOST = (
+    "the guard's ledger is not the one that answered before: it was restored from an older copy, or lost. "
+    "Its owner has to say what was lost: discretion guard GUARD.toml --recover"
+)
 
 
 @dataclass(frozen=True)
@@ -59,19 +69,16 @@ class Guard:
         interrupted while it was made is not made again, and its round is charged.
         Rounds in which the client was not asked are charged as well: the coin that decided so was secret.
         A refusal costs nothing, and no order, whatever its content, ends the guard.
+        Once an order names a head of its ledger that is not on record, everything is refused until the owner
+        has said what was lost.
         An answer depends on the records only through clip and noise; the text of an error stays in the log.
     """
 
     def __init__(self, policy: Policy, now: Callable[[], datetime] = datetime.now) -> None:
         self._policy, self._now = policy, now
-        folder = Path(policy.folder)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._data = own_records(policy.data)
         records = len(self._data.train.labels)
-        name, (epsilon, delta) = (policy.client,), np.array([[policy.epsilon], [policy.delta]])
-        population = Population(name, epsilon, delta, np.array([records]))
-        self._ledger = Ledger(folder / "ledger.sqlite", population, policy.rule)
-        self._releases = Releases(folder / "releases.sqlite")
+        self._ledger = open_ledger(policy)
         self._runs: dict[str, Pinned] = {}
         if policy.size not in (None, records):
             log.warning("%s: the policy says %d records, found %d", policy.client, policy.size, records)
@@ -82,32 +89,38 @@ class Guard:
 
     def close(self) -> None:
         self._ledger.close()
-        self._releases.close()
 
     def answer(self, signed: bytes) -> bytes:
         """Return the encoded answer to a signed order: what was asked for, or a refusal with its reason."""
         asked = messages.digest(signed)
         try:
-            operator, message = messages.verified(signed)
+            operator, message, heads = messages.verified(signed)
             asked = messages.digest(message)
             name = next((n for n, key in self._policy.operators.items() if key == operator), None)
             if name is None:
                 raise Refusal("operator key not listed in this guard's [operators]")
             order, body = messages.decode_order(message)
+            found = b""
             where = f" round {order.round}" if isinstance(order, Train | Read) else ""
             log.info("%s%s of run %s from %s", order.kind, where, order.run, name)
             if order.client != self._policy.client:
                 raise Refusal("the order is addressed to another client")
+            self._ledger.compare(heads)
+            if self._ledger.is_lost:
+                raise Refusal(LOST)
             if isinstance(order, Join):
                 self._join(order, body, operator, message)
             elif isinstance(order, Finish):
                 self._finish(self._pinned(order, operator), order)
             else:
-                return self._release(self._pinned(order, operator), order, body, asked)
-            return messages.encode(Answer(kind="done", order=asked))
+                found = self._release(self._pinned(order, operator), order, body, asked)
+            return messages.encode(Answer(kind="done", order=asked, head=self._ledger.head), found)
         except (Refusal, MessageError) as no:
             reason = str(no)
             log.info("refused: %s", reason)
+        except StorageError as problem:
+            log.error("refused: %s", problem)
+            reason = FAULT.format(problem.fault)
         except DiscretionError as problem:
             log.warning("refused: %s", problem)
             reason = "the client's ledger refuses this order" if isinstance(problem, LedgerError) else INSIDE
@@ -117,7 +130,7 @@ class Guard:
         return messages.encode(Answer(kind="refused", order=asked, reason=reason))
 
     def _join(self, order: Join, body: bytes, operator: str, message: bytes) -> None:
-        before = self._releases.joined(order.run)
+        before = self._ledger.joined(order.run)
         if before is not None:
             if (operator, message) != before:
                 raise Refusal(f"run {order.run} was joined with another order, which stays in force")
@@ -128,11 +141,12 @@ class Guard:
         run = self._set_up(order, body, operator)
         checks.check_plan(self._policy, run.plan, run.me, run.parameters)
         try:
-            self._ledger.admit(order.run, run.plan, fingerprint(self._policy.test_seed))
+            with self._ledger.together():
+                self._ledger.admit(order.run, run.plan, fingerprint(self._policy.test_seed))
+                self._ledger.join(order.run, operator, message)
         except BudgetError as problem:
             log.info("%s", problem)
             raise Refusal("the client's budget does not allow this plan") from None
-        self._releases.join(order.run, operator, message)
         self._runs[order.run] = run
 
     def _set_up(self, order: Join, body: bytes, operator: str) -> Pinned:
@@ -161,11 +175,10 @@ class Guard:
 
     def _pinned(self, order: Train | Read | Finish, operator: str) -> Pinned:
         if order.run not in self._runs:
-            joined = self._releases.joined(order.run)
+            joined = self._ledger.joined(order.run)
             if joined is None:
                 raise Refusal(f"this guard has not joined run {order.run}: send a join order first")
-            join, body = messages.decode_order(joined.message)
-            assert isinstance(join, Join)
+            join, body = _stored(order.run, joined.message)
             if not isinstance(order, Finish):  # before the model's code is imported
                 checks.check_join(self._policy, join)
                 check_size(self._policy.ceilings, body)
@@ -196,16 +209,15 @@ class Guard:
         return any(known.closed is not None for known in self._ledger.runs if known.id == run)
 
     def _release(self, run: Pinned, order: Train | Read, body: bytes, asked: str) -> bytes:
-        """Return the answer kept for this order, or make, keep and return it."""
+        """Return the numbers kept for this order, or make, keep and return them."""
         name, kind = order.run, order.kind
         turn = order.turn if isinstance(order, Train) else 0
         done = len(self._ledger.states(name))
-        kept = self._releases.find(name, order.round, kind, turn)
+        kept = self._ledger.release(name, order.round, kind, turn)
         if kept is not None:
             if kept.asked != asked:
                 raise Refusal(f"round {order.round} was requested before, by another order")
             if kept.answer is not None:
-                self._ledger.commit(name, order.round)
                 return kept.answer
             if self._policy.test_seed is None or order.round != done:
                 raise Refusal(f"round {order.round} is over or was interrupted: its answer is not made again")
@@ -221,25 +233,38 @@ class Guard:
         else:
             checks.check_read(self._policy, run.plan, run.me, order)
         model = messages.from_bytes(body, run.parameters)
-        checks.check_round(run.plan, run.me, order.round, self._releases.rounds(name))
-        self._take(name, order.round)
+        checks.check_round(run.plan, run.me, order.round, self._ledger.rounds_asked(name))
         if kept is None:
-            self._releases.begin(name, order.round, kind, turn, asked)
+            self._take(order, turn, asked)
         numbers = (
             self._train(run, order, model) if isinstance(order, Train) else self._read(run, order, model)
         )
-        answer = messages.encode(Answer(kind="done", order=asked), messages.to_bytes(numbers))
-        self._releases.keep(name, order.round, kind, turn, answer)
-        self._ledger.commit(name, order.round)
+        answer = messages.to_bytes(numbers)
+        with self._ledger.together():
+            self._ledger.keep(name, order.round, kind, turn, answer)
+            self._ledger.commit(name, order.round)
         return answer
 
-    def _take(self, run: str, round_: int) -> None:
-        """Reserve the round in the ledger, after charging all rounds before it; or refuse."""
-        if len(self._ledger.states(run)) < round_:
+    def _take(self, order: Train | Read, turn: int, asked: str) -> None:
+        """Reserve the round and record that an answer is begun, after charging all rounds before; or refuse.
+
+        Guarantees:
+            A round that is on record without anything released in it is over: it was passed over, or what was
+            released in it is not on record any more.
+        """
+        run, round_ = order.run, order.round
+        new = len(self._ledger.states(run)) < round_
+        if new:
             self._catch_up(run, round_)
-            self._ledger.reserve(run, round_)
-        if self._ledger.refusals(run, round_).any():
-            self._ledger.commit(run, round_)
+        with self._ledger.together():
+            willing = self._ledger.reserve(run, round_) if new else ~self._ledger.refusals(run, round_)
+            if willing.all() and not new and round_ not in self._ledger.rounds_asked(run):
+                raise Refusal(f"round {round_} is over: nothing more is released in it")
+            if willing.all():
+                self._ledger.begin(run, round_, order.kind, turn, asked)
+            else:
+                self._ledger.commit(run, round_)
+        if not willing.all():
             raise Refusal(f"the client's budget does not allow round {round_}")
 
     def _catch_up(self, run: str, round_: int) -> None:
@@ -292,3 +317,20 @@ class Guard:
     def _require_open(self) -> None:
         if not self._policy.open_at(self._now()):
             raise Refusal(f"orders are accepted only from {self._policy.hours.replace('-', ' to ')}")
+
+
+def _stored(run: str, message: bytes) -> tuple[Join, bytes]:
+    """Return the join order that was stored, and its plan; name the fault where it cannot be read."""
+    try:
+        join, body = messages.decode_order(message)
+        if not isinstance(join, Join):
+            raise MessageError(f"it is a {join.kind} order")
+        Plan.from_json(body.decode())
+        return join, body
+    except (MessageError, PlanError, UnicodeDecodeError) as found:
+        problem = str(found)
+    raise StorageError(
+        f"the order by which run {run} was joined cannot be read from the ledger: {problem}. It is damaged, "
+        "or of another version of Discretion: go back to that version, or end this run at the operator.",
+        f"the order by which it joined run {run} is damaged, or of another version of Discretion",
+    )

@@ -54,6 +54,7 @@ class Ledger(Book):
         A plan that protects nobody must be accepted explicitly, and costs an infinite epsilon: a client with
         a finite budget then takes part in nothing more that costs anything.
         A ledger counts for its own clients only: others of a plan may have ledgers of their own.
+        A ledger whose file was damaged, in whatever bit, counts no less than before, or is not opened.
         What is on record when a call returns survives a loss of power. Processes that share a ledger run on
         one machine, as they share memory beside the file. Where none has it open, it is one file.
         All runs of a ledger protect the same unit under the same adjacency, from the same adversary.
@@ -103,11 +104,9 @@ class Ledger(Book):
                 return
             unprotected = self._consider(plan, accept_no_privacy)
             about = [run, plan.digest(), noise, plan.method, plan.unit, plan.adjacency, plan.promise]
-            self._db.execute(
-                "INSERT INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
-                [*about, plan.rounds, unprotected, self._last_change(), now()],
-            )
-            record(self._db, run, plan, self._own(plan))
+            self._insert("run", *about, plan.rounds, unprotected, self._last_change(), now(), None)
+            with self._entering("member", "price", "phase"):
+                record(self._db, run, plan, self._own(plan))
 
     def consider(self, plan: Plan, accept_no_privacy: bool = False) -> None:
         """Raise BudgetError if the plan would not be admitted now; record nothing."""
@@ -233,10 +232,7 @@ class Ledger(Book):
         everybody = self.rule == "adaptive" and not unprotected
         willing = self._willing(run, phase, changes, last, everybody)
         refused = json.dumps(np.flatnonzero(~willing).tolist())
-        self._db.execute(
-            "INSERT INTO round VALUES (NULL, ?, ?, ?, 'reserved', ?, ?, NULL, ?)",
-            [run, round_, phase, refused, now(), last],
-        )
+        self._insert("round", None, run, round_, phase, "reserved", refused, now(), None, last)
         return willing
 
     def _willing(self, run: str, phase: int, changes: int, last: int, everybody: bool) -> Mask:
@@ -269,18 +265,19 @@ class Ledger(Book):
     def _commit(self, run: str, round_: int) -> None:
         if not self._read("SELECT state FROM round WHERE run = ? AND round = ?", [run, round_]):
             raise LedgerError(f"round {round_} of run {run} was never reserved")
-        self._db.execute(
+        query = (
             "UPDATE round SET state = 'committed', committed = ? "
-            "WHERE run = ? AND round = ? AND state = 'reserved'",
-            [now(), run, round_],
+            "WHERE run = ? AND round = ? AND state = 'reserved'"
         )
+        self._update("commit", query, now(), run, round_)
 
     def finish(self, run: str, kept: int | None = None) -> None:
         """Close the run, which frees what its plan allowed and did not use; `kept` as for `reserve`."""
         with self._transaction():
             if kept is not None:
                 self._commit(run, kept)
-            self._db.execute("UPDATE run SET closed = ? WHERE id = ? AND closed IS NULL", [now(), run])
+            query = "UPDATE run SET closed = ? WHERE id = ? AND closed IS NULL"
+            self._update("close", query, now(), run)
 
     def states(self, run: str) -> list[tuple[int, str]]:
         """Return each round of the run that is on record, with 'reserved' or 'committed'."""

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import numpy as np
 
 from discretion.arrays import Ints
+from discretion.ledger import chain
 from discretion.ledger.entries import Accounts, record
 from discretion.ledger.store import SCHEMA
 from discretion.plan.plan import Plan
@@ -53,6 +54,7 @@ class LedgerReader:
 
     def __init__(self, ledger: Path, wait: float = WAIT) -> None:
         address = f"file:{quote(str(ledger.absolute()))}?mode=ro&readonly_shm=1"
+        self._name = str(ledger)
         self._db = sqlite3.connect(address, uri=True, isolation_level=None, timeout=wait)
         self._db.execute("BEGIN DEFERRED")
 
@@ -64,6 +66,10 @@ class LedgerReader:
 
     def rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         return self._db.execute(query, values).fetchall()
+
+    def check(self) -> None:
+        """Raise unless every row is as it was written."""
+        chain.check(self._db, self._name)
 
     @property
     def rule(self) -> str:

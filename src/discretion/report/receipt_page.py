@@ -27,6 +27,7 @@ def render(signed: Signed) -> str:
         "Clients and budgets": digests.population,
         "certificate.json": digests.certificate_file,
         "config.toml": digests.config_file,
+        **({"Head of the guard’s ledger": receipt.guard.hash} if receipt.guard else {}),
         "Operator’s key": signed.key,
         "Signature": signed.signature,
     }

@@ -14,6 +14,7 @@ from discretion.clients.remote import RemoteClients
 from discretion.clients.transport import Sockets, Transport, read_addresses
 from discretion.errors import FolderError, InputError
 from discretion.files import write_safely
+from discretion.ledger.heads import KnownHeads
 from discretion.ledger.ledger import Ledger
 from discretion.runs.build import load_data, local_training, server_of
 from discretion.runs.folder import RESTORE, alone, read_checkpoint, write_checkpoint
@@ -193,6 +194,7 @@ def remote_clients(run: Run, task: Task, transport: Transport | None = None) -> 
         shapes=task.clients.shapes,
         local=local_training(config),
         timeout=config.clients.timeout,
+        heads=KnownHeads(run.files.heads(config)),
     )
 
 

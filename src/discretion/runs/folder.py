@@ -61,6 +61,10 @@ class RunFolder:
     def ledger(self, config: Config) -> Path:
         return Path(config.ledger) if config.ledger else self.path / "ledger.sqlite"
 
+    def heads(self, config: Config) -> Path:
+        """Where the heads of guards' ledgers are kept: beside the ledger that this run uses."""
+        return self.ledger(config).with_suffix(".heads")
+
     def secret(self) -> bytes:
         """Return the key of the run's name; empty for a simulation, whose name anybody may compute."""
         return self.key.read_bytes() if self.key.exists() else b""
