@@ -1,21 +1,24 @@
 """The audit's bounds come near to what is certified, never above; no correct plan is accused."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from discretion.accounting import Certificate, certify
-from discretion.audit import attack, canaries
-from discretion.audit.attack import Audit, Shown, audit, playable
+from discretion.audit import attack, canaries, receipts
+from discretion.audit.attack import Audit, Shown, audit, playable, read_audit, to_json
 from discretion.audit.canaries import Canaries, ClientGame, Trials
 from discretion.methods import METHODS, make_plan
 from discretion.plan.phase import Clipping, Phase
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
+from discretion.runs.read import read_run
 from discretion.testing import POPULATIONS, Trial
 from discretion.training.loop import next_state
 from discretion.training.server_update import PLAIN, Server
@@ -214,6 +217,42 @@ def test_an_audit_of_a_run_is_kept_in_its_folder(discretion: Cli, tmp_path: Path
     kept = json.loads((run / "audit.json").read_text())
     assert kept["plan"] == json.loads((run / "certificate.json").read_text())["plan"]
     assert discretion("audit", str(run), "-c", "plan.rounds=3").code == 2
+    found = read_audit(read_run(run))
+    assert found is not None and json.loads(to_json(found)) == kept
+
+
+def test_report_and_receipt_show_what_attacks_showed(discretion: Cli, tmp_path: Path) -> None:
+    settings, run = config(tmp_path / "config.toml", "idp_fedavg"), tmp_path / "run"
+    assert discretion("run", str(settings), "--out", str(run)).code == 0
+    key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    before = receipts.issue(run, "c0", key).receipt.statement
+    assert "Attacked" not in before and "Attacked" not in (run / "report.html").read_text()
+    assert discretion("audit", str(run), "--games", "20").code == 0
+    signed = receipts.issue(run, "c0", key)
+    sentence = re.escape(before) + r" Attacked in 20 games: epsilon is at least [\d.]+ and at most [\d.]+\."
+    assert re.fullmatch(sentence, signed.receipt.statement)
+    assert receipts.differences(signed, run) == []
+    assert discretion("report", str(run)).code == 0
+    page = (run / "report.html").read_text()
+    assert page.count("Attacked in 20 games: epsilon is at least") == 3
+    kept = json.loads((run / "audit.json").read_text())
+    (run / "audit.json").write_text(
+        json.dumps(kept | {"contradictions": ["there is less noise than planned"]})
+    )
+    assert "contradicted: there is less noise" in receipts.issue(run, "c0", key).receipt.statement
+
+
+@pytest.mark.parametrize("change", [{"plan": "0" * 64}, {"games": "many"}, {"more": 1}])
+def test_an_audit_that_is_not_of_the_run_is_refused(
+    change: dict[str, Any], discretion: Cli, tmp_path: Path
+) -> None:
+    settings, run = config(tmp_path / "config.toml", "idp_fedavg"), tmp_path / "run"
+    assert discretion("run", str(settings), "--out", str(run)).code == 0
+    assert discretion("audit", str(run), "--games", "10").code == 0
+    kept = json.loads((run / "audit.json").read_text())
+    (run / "audit.json").write_text(json.dumps(kept | change))
+    done = discretion("report", str(run))
+    assert done.code == 2 and ("of another plan" in done.err or "not a Discretion audit" in done.err)
 
 
 def test_a_contradiction_ends_with_exit_code_3(

@@ -4,25 +4,29 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
-from scipy import stats
-from scipy.special import expit, ndtri
+from scipy.special import expit, gammainc, ndtr, ndtri
 
 from discretion.accounting import Certificate
 from discretion.arrays import Floats, Ints, distinct
 from discretion.audit import lower_bound
 from discretion.audit.canaries import Bools, Canaries, ClientGame, Trials
-from discretion.audit.lower_bound import Claim, Tally
+from discretion.audit.lower_bound import Claim, Tally, or_more
+from discretion.errors import PlanError
+from discretion.files import read_text
+from discretion.jsonfile import dump, parse, record_of
 from discretion.plan.plan import ADVERSARIES, Adversary, Plan
 from discretion.plan.population import Population
+from discretion.runs.read import Run
 from discretion.training.server_update import PLAIN, Server
 
 if TYPE_CHECKING:
     from discretion.audit.record_canaries import RecordGame
 
-FORMAT = "discretion-audit/1"
+Format = Literal["discretion-audit/1"]
+FORMAT: Format = "discretion-audit/1"
 CHANCE = 0.01  # that an audit contradicts a plan that is executed as written
 TESTS = 5  # of one class and adversary: two attacks, noise, clips, coins
 LEARN = 4  # attacks learn from every fourth game; only the others count
@@ -49,9 +53,12 @@ class Shown:
     at_least: float  # epsilon of the plan with the most noise that fits what the attacks achieved
     any_mechanism: float  # epsilon of any mechanism that fits
     attack: str  # that showed the most
-    noise: float  # measured standard deviation, as a share of the planned one
+    noise: float | None  # measured standard deviation, as a share of the planned one; None: nothing was seen
     coins: float | None  # measured rate of taking part, as a share of the planned one; None: no secret coins
     contradictions: tuple[str, ...]  # what cannot be true of the certificate
+
+
+ShownRecord = record_of(Shown)
 
 
 @dataclass(frozen=True)
@@ -69,9 +76,28 @@ class Audit:
         return bool(self.contradictions)
 
 
-def to_record(found: Audit) -> dict[str, Any]:
-    """As JSON holds it."""
-    return {"format": FORMAT, **vars(found), "shown": [vars(each) for each in found.shown]}
+AuditRecord = record_of(Audit, format=(Format, ...), shown=(list[ShownRecord], ...))  # type: ignore[valid-type]
+
+
+def to_json(found: Audit) -> str:
+    """Return an audit as JSON text, for audit.json."""
+    return dump({"format": FORMAT, **vars(found), "shown": [vars(each) for each in found.shown]})
+
+
+def read_audit(run: Run) -> Audit | None:
+    """Return the audit in a run's folder; None where there is none. Raise where it is not of this plan."""
+    path = run.files.audit
+    if not path.exists():
+        return None
+    record = dict(parse(read_text(path), AuditRecord, "audit"))
+    found = Audit(
+        record["plan"],
+        tuple(Shown(**dict(each)) for each in record["shown"]),
+        *(record[name] for name in ("games", "chance", "contradictions")),
+    )
+    if found.plan != run.plan.digest():
+        raise PlanError(f"{path} is of another plan than the run's: audit the run again, or delete the file")
+    return found
 
 
 def playable(certificate: Certificate) -> tuple[Adversary, ...]:
@@ -259,24 +285,25 @@ def _tally(score: Floats, inside: Bools, who: Bools, threshold: float, turned: b
     return tally.turned if turned else tally
 
 
-def _measured(found: Trials, chance: float) -> tuple[float, float | None, list[str]]:
+def _measured(found: Trials, chance: float) -> tuple[float | None, float | None, list[str]]:
     """Return noise and rate of one class as shares of the planned ones, and what cannot be true of them."""
     odd = []
     quiet, squares = int(found.quiet.sum()), float(found.squares.sum())
-    if quiet and stats.chi2.cdf(squares, quiet) < chance:
+    if quiet and gammainc(quiet / 2, squares / 2) < chance:
         odd.append("there is less noise than planned")
-    if found.releases.sum() * stats.norm.sf(found.loudest.max()) < chance:
+    if max(int(found.releases.sum()), 1) * ndtr(-found.loudest.max()) < chance:
         odd.append("a sum moves by more than a canary's clip")
     asked, flips, expected = int(found.asked.sum()), int(found.flips.sum()), float(found.expected.sum())
-    if asked > 0 and stats.binom.sf(asked - 1, flips, expected / max(flips, 1)) < chance:
+    if or_more(asked, flips, expected / max(flips, 1)) < chance:
         odd.append("canaries take part more often than planned")
-    return float(np.sqrt(squares / max(quiet, 1))), asked / expected if flips else None, odd
+    noise = float(np.sqrt(squares / quiet)) if quiet else None
+    return noise, asked / expected if flips else None, odd
 
 
 def _crowds(found: Trials, chance: float) -> list[str]:
     """Return what cannot be true of the numbers of clients asked, if coins are independent."""
     usual, rounds, planned = int(found.usual.sum()), int(found.coins.sum()), float(found.planned.sum())
-    by_plan = stats.binom(rounds, planned / max(rounds, 1))
-    if rounds and 2 * min(by_plan.sf(usual - 1), by_plan.cdf(usual)) < chance:
+    rate = planned / max(rounds, 1)
+    if 2 * min(or_more(usual, rounds, rate), 1 - or_more(usual + 1, rounds, rate)) < chance:
         return ["the number of clients in a round does not vary as that of independent coins"]
     return []

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy import stats
+from scipy.special import betainc, betaincinv
 
 from discretion.accounting import Pld
 from discretion.arrays import Floats
@@ -34,9 +34,9 @@ class Tally:
         Guarantees:
             For independent trials both hold at once, except with a chance of at most `chance`.
         """
-        least = stats.beta.ppf(chance / 2, self.hits, self.there - self.hits + 1) if self.hits else 0.0
+        least = betaincinv(self.hits, self.there - self.hits + 1, chance / 2) if self.hits else 0.0
         missed = self.not_there - self.false_alarms
-        most = stats.beta.ppf(1 - chance / 2, self.false_alarms + 1, missed) if missed else 1.0
+        most = betaincinv(self.false_alarms + 1, missed, 1 - chance / 2) if missed else 1.0
         return float(least), float(most)
 
 
@@ -133,7 +133,14 @@ def one_run(correct: int, guesses: int, canaries: int, delta: float, chance: flo
 def _one_run_chance(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
     """Return a bound on the chance of at least so many correct guesses under (epsilon, delta)-privacy."""
     right = 1 / (1 + math.exp(-epsilon))
-    pure = float(stats.binom.sf(correct - 1, guesses, right))
-    below = stats.binom.pmf(np.arange(correct - 1, -1, -1), guesses, right)  # correct - 1, correct - 2, …
-    share: Floats = np.cumsum(below) / np.arange(1, len(below) + 1)
-    return min(pure + 2 * canaries * delta * float(share.max(initial=0.0)), 1.0)
+    pure = or_more(correct, guesses, right)
+    fewer = np.arange(1, correct + 1)
+    between = np.array([or_more(correct - i, guesses, right) for i in fewer.tolist()]) - pure
+    return min(pure + 2 * canaries * delta * float((between / fewer).max(initial=0.0)), 1.0)
+
+
+def or_more(successes: int, trials: int, rate: float) -> float:
+    """Return the chance of this number of successes, or more, in independent trials of the same rate."""
+    if not 0 < successes <= trials:
+        return float(successes <= 0)
+    return float(betainc(successes, trials - successes + 1, rate))

@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError
 from discretion.accounting import Pld
 from discretion.arrays import Floats
 from discretion.audit import statements
+from discretion.audit.attack import read_audit
 from discretion.clients.messages import public_bytes
 from discretion.errors import InputError, LedgerError, MessageError, PlanError, nearest
 from discretion.files import sha256
@@ -183,7 +184,8 @@ def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
         life=account.life,
         left=max(account.budget - account.life, 0.0) if math.isfinite(account.budget) else math.inf,
         statement=statements.protection(certificate)
-        + (f" {statements.ADAPTIVE}" if account.rule == "adaptive" else ""),
+        + (f" {statements.ADAPTIVE}" if account.rule == "adaptive" else "")
+        + _attacked(run, at),
         not_promised=[Limit(what=what, why=why) for what, why in statements.unpromised([run])],
         digests=Digests(
             plan=run.plan.digest(),
@@ -194,6 +196,14 @@ def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
         # before, every new head would tell that the client took part in between
         guard=last_head(run.files.heads(run.config), client) if run.finished else None,
     )
+
+
+def _attacked(run: Run, at: int) -> str:
+    """Return what attacks showed of the client's budget class, against the strongest promised adversary."""
+    names, member = run.population.classes()
+    found = read_audit(run)
+    said = statements.attacked(found, names[member[at]], run.certificate.promise) if found else ""
+    return f" {said}" if said else ""
 
 
 def _account(run: Run, client: str) -> ReceiptAccount:

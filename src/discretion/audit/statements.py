@@ -6,9 +6,10 @@ here. A promise that needs something which Discretion does not provide names tha
 
 import math
 from collections.abc import Sequence
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
 from discretion.accounting import Certificate
+from discretion.audit.attack import Audit
 from discretion.plan.plan import ADVERSARIES, Adversary, NoiseAt, Randomness
 from discretion.plan.summary import Coming
 from discretion.runs.read import Run
@@ -60,6 +61,9 @@ ADAPTIVE = (
     "The ledger goes by the adaptive rule: what is proved is the budget as a whole; the epsilon after a "
     "round is what the rounds so far would cost had they been planned beforehand."
 )
+ATTACKED = (
+    "at least: shown by attacks on canaries, if the plan is executed but for its noise; at most: proved"
+)
 NOT_AUDITED = (
     "There is nothing to audit: against nobody does any client have an epsilon that is finite and above 0. "
     "What promises nothing, or decides by raw data, cannot be contradicted."
@@ -84,6 +88,18 @@ def audited(games: int, chance: float) -> str:
         f"{1 - chance:.0%} all lower bounds hold, and nothing is contradicted if the plan is executed as "
         "written. An attack that fails proves nothing: only the certificate bounds epsilon from above."
     )
+
+
+def attacked(found: Audit, name: str, who: Adversary) -> str:
+    """Return what an audit shows of the budget class `name` against an adversary; empty where not played."""
+    if found.contradicted:
+        return f"Attacked, and contradicted: {'; '.join(found.contradictions)}."
+    for each in found.shown:
+        if (each.name, each.adversary) == (name, who):
+            least = Context(prec=3, rounding=ROUND_FLOOR).create_decimal_from_float(each.at_least)
+            most = _at_most(each.certified)
+            return f"Attacked in {found.games:,} games: epsilon is at least {least:f} and {most}."
+    return ""
 
 
 def protection(certificate: Certificate) -> str:

@@ -1,5 +1,6 @@
 """The command `audit`: attack a plan, and compare what the attacks show with the certificate."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,11 @@ from typer import Argument, Option
 
 from discretion.accounting import Certificate, certify
 from discretion.audit import statements
-from discretion.audit.attack import Audit, Shown, playable, to_record
+from discretion.audit.attack import Audit, Shown, playable, to_json
 from discretion.audit.attack import audit as attack
 from discretion.cli import Json, Override, output
 from discretion.errors import BudgetError, InputError
 from discretion.files import write_safely
-from discretion.jsonfile import dump
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
 from discretion.report import numbers
@@ -66,10 +66,10 @@ def audit(
             progress=lambda done: bars.update(bar, completed=100 * done),
         )
     if target.is_dir():
-        write_safely(RunFolder(target).audit, dump(to_record(found)).encode())
+        write_safely(RunFolder(target).audit, to_json(found).encode())
     output.answer(
         json_,
-        {"audited": True, **to_record(found)},
+        {"audited": True} | json.loads(to_json(found)),
         *_tables(found, certificate),
         statements.audited(found.games, found.chance),
     )
@@ -109,7 +109,6 @@ def _table(rows: Sequence[Shown], title: str) -> Table:
             numbers.epsilon(each.certified),
             f"[bold red]{each.at_least:.3g}[/]" if each.contradictions else f"{each.at_least:.3g}",
             f"{each.any_mechanism:.3g}",
-            numbers.percent(each.noise),
-            "–" if each.coins is None else numbers.percent(each.coins),
+            *("–" if share is None else numbers.percent(share) for share in (each.noise, each.coins)),
         )
     return table

@@ -10,6 +10,7 @@ import numpy as np
 
 from discretion.accounting import Certificate
 from discretion.audit import statements
+from discretion.audit.attack import read_audit
 from discretion.files import sha256
 from discretion.plan.plan import ADVERSARIES, Adversary
 from discretion.report import numbers
@@ -76,6 +77,17 @@ def protected(part: Group, who: Adversary) -> tuple[str, str, list[str]] | None:
     else:
         apiece = [f"class {mine.name}: {numbers.spent(mine.against[who])}" for mine in part.classes]
     return numbers.spent(max(values)), whom, apiece
+
+
+def attacked(runs: Sequence[Run]) -> list[str]:
+    """Return what audits of the runs show of each budget class, against the strongest promised adversary."""
+    said = []
+    for run in runs:
+        if (found := read_audit(run)) is not None:
+            names, who = run.population.classes()[0], run.certificate.promise
+            told = {name: statements.attacked(found, name, who) for name in names}
+            said += [f"{run.name}, {name}: {sentence}" for name, sentence in told.items() if sentence]
+    return said
 
 
 def factors(runs: Sequence[Run]) -> str:
