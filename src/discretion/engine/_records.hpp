@@ -2,7 +2,8 @@
 //
 // Of one record the gradients of convolutions are made, in buffers that stay in cache; those of linear layers
 // are not, as their norms follow from what the layer took and the slopes of what it gave. A slice of records
-// is added up in floats, slices in doubles.
+// is added up in doubles, as slices are: the rounding of a sum is that of all its records, and floats would
+// round it by more than a clipped gradient is below its bound.
 #pragma once
 
 #include <cfloat>
@@ -31,17 +32,24 @@ constexpr double ROUNDING = 1e-6;        // as in clip.py: a gradient ends this 
 constexpr double LEAST = FLT_TRUE_MIN;   // a float has nothing between it and 0
 constexpr int ACROSS = REGISTERS > 16 ? 4 : 2, DOWN = 6;  // vectors and rows of a product's tile
 
-// (M, V vectors) the sum over k of a[k][m] b[k]. a: (count, M). b: (count,) rows, `pitch` floats apart.
-template <int M, int V, typename Use>
-void product_tile(const float* a, const float* b, Int pitch, Int count, const Use& use) {
+template <typename T>
+struct Vector {
+  typedef T Lanes __attribute__((vector_size(L * sizeof(T))));
+  typedef T LooseLanes __attribute__((vector_size(L * sizeof(T)), aligned(sizeof(T)), may_alias));
+};
+
+// (M, V vectors) the sum over k of a[k][m] b[k]. a: (count, M). b: (count,) rows, `pitch` numbers apart.
+template <typename T, int M, int V, typename Use>
+void product_tile(const T* a, const T* b, Int pitch, Int count, const Use& use) {
+  typedef typename Vector<T>::Lanes Lanes;
   Lanes c[M][V] = {};
   for (Int k = 0; k < count; k++, a += M, b += pitch) {
     Lanes x[V];
 #pragma GCC unroll 4
-    for (int v = 0; v < V; v++) x[v] = load(b + v * L);
+    for (int v = 0; v < V; v++) x[v] = *reinterpret_cast<const typename Vector<T>::LooseLanes*>(b + v * L);
 #pragma GCC unroll 8
     for (int m = 0; m < M; m++) {
-      Lanes one = all(a[m]);
+      const Lanes one = Lanes{} + a[m];
 #pragma GCC unroll 4
       for (int v = 0; v < V; v++) c[m][v] += one * x[v];
     }
@@ -56,9 +64,9 @@ inline bool finite(const float* x, Int count) {
   return sum(zero) == 0;
 }
 
-// to += share times x. count: a multiple of L.
-inline void add_times(float* to, const float* x, float share, Int count) {
-  for (Int i = 0; i < count; i += L) store(to + i, load(to + i) + share * load(x + i));
+// to += share times x, which is exact in doubles, but for the sum.
+inline void add_times(double* __restrict to, const float* x, double share, Int count) {
+  for (Int i = 0; i < count; i++) to[i] += share * double(x[i]);
 }
 
 class Clipper : Worker {
@@ -77,6 +85,8 @@ class Clipper : Worker {
     }
     left.resize(both);
     right.resize(most * ACROSS * L);
+    wide_left.resize(both);
+    wide_right.resize(most * ACROSS * L / 2);
   }
 
   // How many records are taken at a time, at most `wanted`.
@@ -110,11 +120,12 @@ class Clipper : Worker {
  private:
   struct Sums {  // of one layer
     Int weight_owner, bias_owner;
-    Floats weight, bias;               // over a slice; the weights of linear layers are not here
+    std::vector<double> weight, bias;  // over a slice; the weights of linear layers are not here
     std::vector<double> slope, input;  // (batch,) squared norms of a linear layer's slopes and inputs
   };
   std::vector<Sums> sums;
   Floats left, right;  // a product's factors, as they are read
+  std::vector<double, kernels::Aligned<double>> wide_left, wide_right;
   std::vector<double> square, blur;
   Floats factor;  // (layers,) of one record
   const Clipping* clipping = nullptr;
@@ -123,7 +134,7 @@ class Clipper : Worker {
     forward();
     lose(1);
     for (Sums& s : sums)
-      for (Floats* f : {&s.weight, &s.bias}) std::fill(f->begin(), f->end(), 0.0f);
+      for (auto* sum : {&s.weight, &s.bias}) std::fill(sum->begin(), sum->end(), 0.0);
     size_t l = buffers.size();
     for (; l > 0 && net.layers[l - 1].is.linear; l--) linear_slopes(l - 1);
     for (Int n = 0; n < records; n++) {
@@ -153,7 +164,7 @@ class Clipper : Worker {
     }
     if (l == 0) return;
     float* to = b.slope.data();
-    product(slope, outs, 1, records, b.moving, y.size, y.outs, y.size, [](Int, Int) {},
+    product(left, right, slope, outs, 1, records, b.moving, y.size, y.outs, y.size, [](Int, Int) {},
             [=](Int n, Int f, Lanes v) { store(to + n * y.size + f, v); });
   }
 
@@ -229,7 +240,7 @@ class Clipper : Worker {
     }
   }
 
-  // From our order of a convolution's weights to torch's, and from floats to doubles.
+  // From our order of a convolution's weights to torch's.
   void finish_spatial(size_t l) {
     const Layer& y = net.layers[l];
     double* to = clipping->total + y.weight;
@@ -245,37 +256,40 @@ class Clipper : Worker {
     double* total = clipping->total + y.weight;
     const Int row = y.channels;
     product(
-        slope_of_output(l), 1, output_size(l), y.outs, buffers[l].input.data(), y.size, records, y.size,
+        wide_left, wide_right, slope_of_output(l), 1, output_size(l), y.outs, buffers[l].input.data(), y.size, records, y.size,
         [=](Int o, Int f) { __builtin_prefetch(total + o * row + f, 1); },  // far away, and soon needed
-        [=](Int o, Int f, Lanes v) {
+        [=](Int o, Int f, auto v) {
           double* to = total + o * row + f;
           if (f + L <= row)
-            for (int k = 0; k < L; k++) to[k] += double(v[k]);
+            for (int k = 0; k < L; k++) to[k] += v[k];
           else
-            for (int k = 0; f + k < row; k++) to[k] += double(v[k]);
+            for (int k = 0; f + k < row; k++) to[k] += v[k];
         });
   }
 
   // Calls use(m, f, lanes) with the sum over k of a(k, m) b(k, f), for `rows` of m and `floats` of f; and a
   // little before soon(m, f).
   // a: steps from one m and one k to the next. b: (count,) rows, `pitch` floats apart.
-  template <typename Soon, typename Use>
-  void product(const float* a, Int step_m, Int step_k, Int rows, const float* b, Int pitch, Int count,
+  // left, right: room for both factors, in the precision of the sums.
+  template <typename Numbers, typename Soon, typename Use>
+  void product(Numbers& left, Numbers& right, const float* a, Int step_m, Int step_k, Int rows, const float* b, Int pitch, Int count,
                Int floats, const Soon& soon, const Use& use) {
-    float* to = left.data();
+    typedef typename Numbers::value_type T;
+    T* to = left.data();
     for (Int m = 0; m < rows; m += DOWN)
       for (Int k = 0; k < count; k++)
         for (Int i = m; i < std::min(m + DOWN, rows); i++) *to++ = a[i * step_m + k * step_k];
-    for (Int f = 0; f < floats; f += ACROSS * L)
-      as_constant<ACROSS>(std::min<Int>(ACROSS, (floats - f) / L), [&](auto V) {
+    constexpr int WIDE = ACROSS * sizeof(float) / sizeof(T);  // vectors that fit into the registers
+    for (Int f = 0; f < floats; f += WIDE * L)
+      as_constant<WIDE>(std::min<Int>(WIDE, (floats - f) / L), [&](auto V) {
         for (Int k = 0; k < count; k++)
-          for (int v = 0; v < V; v++) store(&right[(k * V + v) * L], load(b + k * pitch + f + v * L));
+          std::copy_n(b + k * pitch + f, V * L, &right[k * V * L]);
         for (Int m = 0; m < rows; m += DOWN)
           as_constant<DOWN>(std::min<Int>(DOWN, rows - m), [&](auto M) {
             for (int i = 0; i < M; i++)
               for (int v = 0; v < V; v++) soon(m + i, f + v * L);
-            product_tile<M, V>(&left[m * count], right.data(), V * L, count,
-                               [&](int i, int v, Lanes sum) { use(m + i, f + v * L, sum); });
+            product_tile<T, M, V>(&left[m * count], right.data(), V * L, count,
+                               [&](int i, int v, auto sum) { use(m + i, f + v * L, sum); });
           });
       });
   }

@@ -58,8 +58,9 @@ class CompiledSums:
         Guarantees:
             One record more or less moves the sum by at most the clip (clipping norm), and the part of each of
             L layers by at most clip / sqrt(L): norms are computed in float64, of exactly the numbers that are
-            summed, or of the two vectors whose outer product is summed. Not covered is the rounding of the
-            sum itself: in float32 within one pass, in float64 between passes.
+            summed, or of the two vectors whose outer product is summed, and sums are in float64
+            (`clip.ROUNDING` has the proof). Not covered: a record's gradient may differ in last bits of
+            float32 with the number of records beside it.
             A record whose gradient has a number that is not finite, or is so long that float32 cannot scale
             it down, counts as zero.
         """

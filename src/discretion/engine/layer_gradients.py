@@ -20,7 +20,7 @@ class Rows:
     """(n, p) each record's gradient of one parameter tensor, with its numbers in the order of `shape`.
 
     `norm` has the (n,) norms; `blur` bounds a record's rounding error when float32 underflows in scaling its
-    gradient; `add` adds the sum of the gradients, each times its (n,) factor.
+    gradient; `add` adds the sum of the gradients, each times its (n,) float64 factor, in float64.
     """
 
     rows: Tensor
@@ -36,7 +36,7 @@ class Rows:
         return replace(self, rows=self.rows.masked_fill(bad[:, None], 0))
 
     def add(self, total: Tensor, factor: Tensor) -> None:
-        part = factor @ self.rows
+        part = factor @ self.rows.double()
         if self.order is not None:
             part = part.view(self.shape).permute(self.order).reshape(-1)
         total += part
@@ -65,7 +65,7 @@ class Products:
 
     def add(self, total: Tensor, factor: Tensor) -> None:
         slopes = self.slopes * factor[:, None]
-        total.view(slopes.shape[1], -1).addmm_(slopes.T, self.inputs)
+        total.view(slopes.shape[1], -1).addmm_(slopes.T, self.inputs.double())
 
 
 Gradients = Rows | Products

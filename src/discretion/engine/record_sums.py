@@ -48,8 +48,9 @@ class RecordSums:
         Guarantees:
             One record more or less moves the sum by at most the clip (clipping norm), and the part of each of
             L layers by at most clip / sqrt(L): norms are computed in float64, of exactly the numbers that are
-            summed, or of the two vectors whose outer product is summed. Not covered is the rounding of the
-            float32 sum itself.
+            summed, or of the two vectors whose outer product is summed, and sums are in float64
+            (`clip.ROUNDING` has the proof). Not covered: a record's gradient may differ in last bits of
+            float32 with the records beside it, as torch computes matrix products.
             A record whose gradient has a number that is not finite, or is so long that float32 cannot scale
             it down, counts as zero.
         """
@@ -98,7 +99,8 @@ class _Fast:
                 p.data = p.data.to(memory_format=torch.channels_last)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._lengths = [p.numel() for p in self._parameters]
-        self._total = torch.zeros(sum(self._lengths), device=self._parameters[0].device)
+        device = self._parameters[0].device
+        self._total = torch.zeros(sum(self._lengths), dtype=torch.float64, device=device)
         number = {id(p): k for k, p in enumerate(self._parameters)}
         self._trained: dict[nn.Module, dict[str, int]] = {}  # names and numbers of a layer's parameters
         for layer in model.modules():
@@ -127,7 +129,7 @@ class _Fast:
             times = -(-len(labels) // self._together)
             for some in zip(inputs.tensor_split(times), labels.tensor_split(times), strict=True):
                 self._add(self._gradients(*some), clip, owner)
-        return self._total.cpu().numpy().astype(np.float64)
+        return self._total.cpu().numpy().copy()
 
     def _see(self, layer: nn.Module, arguments: tuple[Tensor], output: Tensor) -> None:
         (inputs,) = arguments
@@ -174,6 +176,6 @@ class _Fast:
             there = torch.from_numpy(bad).to(self._total.device)
             found = {number: each.without(there) for number, each in found.items()}
         parts = self._total.split_with_sizes(self._lengths)
-        share = torch.from_numpy(factor.T.astype(np.float32)).to(self._total.device)
+        share = torch.from_numpy(factor.T.copy()).to(self._total.device)
         for number, each in found.items():
             each.add(parts[number], share[owner[number]])
