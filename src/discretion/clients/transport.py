@@ -5,7 +5,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -42,20 +42,24 @@ def send(connection: socket.socket, content: bytes, timeout: float) -> None:
     connection.sendall(content)
 
 
-def receive(connection: socket.socket, most: int, timeout: float) -> bytes:
+def receive(
+    connection: socket.socket, most: int, timeout: float, came: Callable[[int], None] = lambda size: None
+) -> bytes:
     """Receive one message of at most `most` bytes within `timeout` seconds, or raise a MessageError.
+
+    `came` is told how many bytes came, each time that some did.
 
     Guarantees:
         Memory grows with the bytes received, not with the announced length.
     """
     deadline = time.monotonic() + timeout
-    (length,) = struct.unpack(">Q", _exactly(connection, 8, deadline))
+    (length,) = struct.unpack(">Q", _exactly(connection, 8, deadline, came))
     if length > most:
         raise MessageError(f"message of {length} bytes is longer than the {most} allowed")
-    return _exactly(connection, length, deadline)
+    return _exactly(connection, length, deadline, came)
 
 
-def _exactly(connection: socket.socket, length: int, deadline: float) -> bytes:
+def _exactly(connection: socket.socket, length: int, deadline: float, came: Callable[[int], None]) -> bytes:
     content = bytearray()
     while len(content) < length:
         left = deadline - time.monotonic()
@@ -69,6 +73,7 @@ def _exactly(connection: socket.socket, length: int, deadline: float) -> bytes:
         if not part:
             raise MessageError(f"connection closed after {len(content)} of {length} bytes")
         content += part
+        came(len(part))
     return bytes(content)
 
 

@@ -1,4 +1,4 @@
-"""The guard's Unix socket: one order for each connection, one connection at a time."""
+"""The guard's Unix socket: one order for each connection."""
 
 import logging
 import os
@@ -8,17 +8,16 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from discretion.clients import transport
 from discretion.clients.messages import KEY, LONGEST_HEADER, SIGNATURE
-from discretion.errors import InputError, MessageError
+from discretion.errors import InputError
 from discretion.files import locked
 from discretion.guard.guard import Guard
 from discretion.guard.policy import Policy
+from discretion.guard.reception import Reception
 
 log = logging.getLogger("discretion.guard")
 
-READING, WRITING = 60.0, 60.0  # seconds allowed for receiving an order and for sending its answer
-LONGEST_PLAN = 2**26
+BACKLOG = 1024  # connections that wait to be taken: one that comes when it is full is refused at once
 
 
 def _listening(policy: Policy) -> socket.socket:
@@ -43,7 +42,7 @@ def _listening(policy: Policy) -> socket.socket:
     if policy.group:
         shutil.chown(path, group=policy.group)
         path.chmod(0o660)
-    door.listen(64)
+    door.listen(BACKLOG)
     return door
 
 
@@ -51,9 +50,11 @@ def serve(policy: Policy, ready: Callable[[], None] = lambda: None) -> None:
     """Answer orders on the policy's socket until the process gets SIGTERM; call `ready` once it listens.
 
     Guarantees:
-        Whatever bytes arrive, the sender gets an answer, a refusal or nothing, and the next order is served.
+        Whatever bytes arrive, or do not, the sender gets an answer, a refusal or nothing, and other orders
+        are served meanwhile. Only this thread uses the guard.
     """
-    most = KEY + SIGNATURE + 4 + LONGEST_HEADER + max(4 * policy.ceilings.parameters, LONGEST_PLAN)
+    body = max(4 * policy.ceilings.parameters, policy.ceilings.plan_bytes)
+    most = KEY + SIGNATURE + 4 + LONGEST_HEADER + body
 
     def end(*_: object) -> None:
         raise SystemExit(0)
@@ -65,20 +66,10 @@ def serve(policy: Policy, ready: Callable[[], None] = lambda: None) -> None:
         guard = Guard(policy)
         signal.signal(signal.SIGTERM, end)
         try:
-            with _listening(policy) as door:
+            with _listening(policy) as door, Reception(door, most) as reception:
                 log.info("guard of %s listening on %s", policy.client, policy.socket_path)
                 ready()
-                while True:
-                    connection, _ = door.accept()
-                    with connection:
-                        _serve_one(guard, connection, most)
+                reception.answer_with(guard.answer)
         finally:
             policy.socket_path.unlink(missing_ok=True)
             guard.close()
-
-
-def _serve_one(guard: Guard, connection: socket.socket, most: int) -> None:
-    try:
-        transport.send(connection, guard.answer(transport.receive(connection, most, READING)), WRITING)
-    except (OSError, MessageError) as problem:
-        log.info("connection dropped: %s", problem)
