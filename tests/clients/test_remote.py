@@ -21,6 +21,7 @@ from support.guard_process import Process
 from support.guarding import (
     PEOPLE,
     Direct,
+    charged,
     cryptographic,
     guard_of,
     in_process,
@@ -34,6 +35,7 @@ from support.guarding import (
     spent_of,
     trained,
 )
+from support.on_record import epsilon_on_record
 
 STEPS = own_pools(3, 2.0, batch=np.full(5, 0.3), steps=4)
 PLANS = {
@@ -102,10 +104,10 @@ def test_on_real_sockets_ledgers_equal_the_certificate(tmp_path: Path) -> None:
     finally:
         codes = [guard.end() for guard in guards]
     assert codes == [0] * 5
-    spent = [spent_of(tmp_path, i) for i in range(5)]
-    np.testing.assert_allclose(spent, certify(plan, PEOPLE).spent, rtol=1e-9)
+    certificate = certify(plan, PEOPLE)
     for i in range(5):
         with ledger_of(tmp_path, i) as ledger:
+            assert epsilon_on_record(ledger)[0] == pytest.approx(certificate.spent[i], rel=1e-9)
             assert [state for _, state in ledger.states("r")] == ["committed"] * 3
             assert ledger.runs[0].closed is not None
 
@@ -116,17 +118,16 @@ def test_a_budget_that_ends_early_refuses_from_that_round_on_and_the_run_goes_on
     clients = remote(direct, plan)
     assert clients.join() == {}
     with ledger_of(tmp_path, 2) as ledger:
-        three = certify(plan_of(own_pools(3)), PEOPLE).spent[2]
-        ledger.change_budget("c2", float(three) + 1e-6 - 8.0, "withdrawn")
+        three = charged(plan, 2, 3)
+        ledger.change_budget("c2", three + 1e-6 - 8.0, "withdrawn")
     end = trained(plan, clients, tmp_path / "server")
     assert end.round == 8
     assert [sorted(heard.refused) for heard in clients.heard] == [[]] * 3 + [["c2"]] * 5
     assert clients.heard[3].refused["c2"] == "the client's budget does not allow round 4"
     assert clients.finish(8) == {}
     assert spent_of(tmp_path, 2) == pytest.approx(three)
-    certificate = certify(plan, PEOPLE)
     for i in (0, 1, 3, 4):
-        assert spent_of(tmp_path, i) == pytest.approx(certificate.spent[i], rel=1e-9)
+        assert spent_of(tmp_path, i) == pytest.approx(charged(plan, i), rel=1e-9)
 
 
 def test_a_client_whose_budget_is_too_small_does_not_join(tmp_path: Path) -> None:

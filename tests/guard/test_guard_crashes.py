@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from discretion.accounting import certify
 from discretion.training.orders import Order
 from support.guard_process import Process
 from support.guarding import (
-    PEOPLE,
+    charged,
     cryptographic,
     ledger_of,
     own_pools,
@@ -66,7 +65,7 @@ def order(round_: int) -> Order:
 
 
 def spent_after(rounds: int) -> float:
-    return float(certify(cryptographic(plan_of(own_pools(rounds))), PEOPLE).spent[0])
+    return charged(PLAN, 0, rounds)
 
 
 @pytest.mark.parametrize("point", POINTS)

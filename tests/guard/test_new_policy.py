@@ -37,7 +37,6 @@ def written(plan: Plan, path: Path) -> policy.Policy:
             data="digits",
             epochs=0,
             steps=5,
-            rule="planned",
             seed=SEED,
         )
     )

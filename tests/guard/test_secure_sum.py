@@ -19,6 +19,7 @@ from discretion.training.release import missing_noise
 from support.guarding import (
     PEOPLE,
     Direct,
+    charged,
     cryptographic,
     guard_of,
     in_process,
@@ -85,11 +86,7 @@ def test_the_server_tops_up_what_does_not_come(present: int, tmp_path: Path) -> 
 def test_a_round_with_too_few_shares_is_discarded_and_counts(tmp_path: Path) -> None:
     plan = cryptographic(secure(2))
     end, _, found = still(plan, tmp_path, 4, "discard")
-    assert (
-        end.round == 2
-        and found == 0
-        and spent_of(tmp_path, 0) == pytest.approx(certify(plan, PEOPLE).spent[0])
-    )
+    assert end.round == 2 and found == 0 and spent_of(tmp_path, 0) == pytest.approx(charged(plan, 0))
     (tmp_path / "all").mkdir()
     assert still(plan, tmp_path / "all", 5, "discard")[2] == pytest.approx(NOISE, rel=5 / 650**0.5)
 

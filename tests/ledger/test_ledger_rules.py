@@ -28,6 +28,7 @@ from support.training_clients import UpdatesOnly
 
 DELTA = 1e-5
 Entry = tuple[float, float, int]  # rate, multiplier and number of steps
+Charge = tuple[str, Entry]  # by run
 
 
 def people(*epsilon: float) -> Population:
@@ -45,16 +46,30 @@ def costing(population: Population, epsilon: float, rounds: int = 4) -> Plan:
     return gaussian(population, rounds, float(noise_multiplier(epsilon * one, DELTA * one, one, rounds)[0]))
 
 
-def cost(rule: Rule, entries: list[Entry], first: float) -> float:
-    """Of one client that came with the budget `first`, without a ledger."""
-    delta = np.array([DELTA])
+def cost(rule: Rule, taken: list[Charge], first: float, plans: dict[str, Entry] | None = None) -> float:
+    """Of one client that came with the budget `first`, without a ledger; `plans` are whole plans of runs."""
+    delta, entries = np.array([DELTA]), [entry for _, entry in taken if entry[2]]
     if rule == "planned":
-        columns = [np.array([entry[k] for entry in entries])[:, None] for k in range(3)]
-        steps = Steps(columns[0].astype(float), columns[1].astype(float), columns[2].astype(int))
-        return float(Pld().epsilon(steps, delta)[0])
+        return float(Pld().epsilon(steps_of(entries), delta)[0])
+    own = next(run for run, entry in taken if entry[2])
+    assert plans is not None
+    rows = [(*plans[own][:2], sum(count for run, (_, _, count) in taken if run == own))]
+    rows += [entry for run, entry in taken if run != own]
+    whole = np.zeros((len(rows), 1), dtype=np.int64)
+    whole[0] = plans[own][2]
+    steps_taken = filter.Taken(steps_of(rows), whole)
+    share = filter.shares(steps_taken, np.array([first]), delta)
     none = np.zeros((1, len(renyi.ORDERS)))
-    total = sum((count * curve(rate, multiplier) for rate, multiplier, count in entries if count), none)
-    return float(filter.spent(total, delta, filter.ladder(np.array([first]), delta))[0])
+    total = sum((count * curve(rate, multiplier) for rate, multiplier, count in entries), none)
+    rest = (1 - share) * delta
+    by_renyi = filter.renyi_mixture(total, rest, filter.ladder(np.array([first]), rest))
+    return float(np.minimum(filter.tight(steps_taken, share * delta), by_renyi)[0])
+
+
+def steps_of(entries: list[Entry]) -> Steps:
+    """Of one client."""
+    rate, multiplier, count = (np.array([entry[k] for entry in entries])[:, None] for k in range(3))
+    return Steps(rate.astype(float), multiplier.astype(float), count.astype(int))
 
 
 @functools.cache
@@ -94,7 +109,8 @@ def test_exactly_the_round_that_would_pass_a_budget_is_refused_whatever_came_bef
         "b": [(1.0, multiplier, 1) for multiplier in plain],
         "c": [(1.0, 6.0, int(count)) for count in turns],
     }
-    taken: list[list[Entry]] = [[], [], []]
+    taken: list[list[Charge]] = [[], [], []]
+    wholes = [{run: (*ask[i][:2], 40 * ask[i][2]) for run, ask in asks.items()} for i in range(3)]
     said = {True: 0, False: 0}
     with Ledger(path, population, "adaptive") as ledger:
         for run, plan in plans.items():
@@ -103,20 +119,74 @@ def test_exactly_the_round_that_would_pass_a_budget_is_refused_whatever_came_bef
             for run in np.random.default_rng(number).permutation(list(plans)).tolist():
                 willing = ledger.reserve(run, number)
                 for i, ask in enumerate(asks[run]):
-                    within = (
-                        cost("adaptive", [*taken[i], ask], population.epsilon[i]) <= population.epsilon[i]
+                    epsilon, after = population.epsilon[i], [*taken[i], (run, ask)]
+                    assert willing[i] == (
+                        ask[2] == 0 or cost("adaptive", after, epsilon, wholes[i]) <= epsilon
                     )
-                    assert willing[i] == (within or ask[2] == 0)
-                    taken[i] += [ask] if willing[i] else []
+                    taken[i] = after if willing[i] else taken[i]
                     said[bool(willing[i])] += 1
                 ledger.commit(run, number)
         spent = ledger.spent()
         for i, entries in enumerate(taken):
-            assert spent[i] == pytest.approx(cost("adaptive", entries, population.epsilon[i]), rel=1e-9)
+            expected = cost("adaptive", entries, population.epsilon[i], wholes[i])
+            assert spent[i] == pytest.approx(expected, rel=1e-9)
         assert (spent <= population.epsilon).all() and (spent[:2] > 0.8 * population.epsilon[:2]).all()
     assert min(said.values()) > 20
     with Ledger(path, population, "adaptive") as ledger:  # read anew, all at once
         np.testing.assert_array_equal(ledger.spent(), spent)
+
+
+def sampled(population: Population, rounds: int, rate: float, multiplier: float) -> Plan:
+    each = np.ones(len(population))
+    return Plan("made", population.client, (Phase.one_pool(rounds, rate * each, each, multiplier),))
+
+
+@pytest.mark.parametrize(("rate", "rounds"), [(0.02, 300), (0.3, 40), (1.0, 12)])
+def test_a_first_plan_that_pld_allows_goes_to_its_end(path: Path, rate: float, rounds: int) -> None:
+    """Also where it uses up the budget, of which the Rényi filter would allow two thirds of the rounds."""
+    population, one = people(2.0), np.ones(1)
+    multiplier = float(noise_multiplier(2 * one, DELTA * one, rate * one, rounds)[0])
+    plan = sampled(population, rounds, rate, multiplier)
+    with Ledger(path, population, "adaptive") as ledger:
+        ledger.admit("a", plan)
+        assert do(ledger, "a", *range(1, rounds + 1)) == [[True]] * rounds
+        assert ledger.spent()[0] == pytest.approx(certify(plan, population).spent[0], rel=1e-3)
+        ledger.finish("a")
+        with pytest.raises(BudgetError, match="nobody has enough left"):
+            ledger.admit("b", plan)
+
+
+def test_the_first_plan_of_a_client_is_that_of_the_first_round_it_paid_for(path: Path) -> None:
+    """Not the first that was admitted, nor one whose rounds it refused or had no part in."""
+    population = people(2.0, 2.0)
+    dear, cheap = gaussian(population, 3, 0.3, 30.0), sampled(population, 50, 0.1, 2.0)
+    with Ledger(path, population, "adaptive") as ledger:
+        ledger.admit("dear", dear)
+        ledger.admit("cheap", cheap)
+        assert do(ledger, "dear", 1) == [[False, True]]
+        assert do(ledger, "cheap", 1, 2) == [[True, True]] * 2
+        ledger.change_budget("c0", 1000.0)
+        assert do(ledger, "dear", 2) == [[True, True]]
+        taken = ledger._accounts.taken()
+        np.testing.assert_array_equal(taken.first.sum(axis=0), [50, 3])
+        np.testing.assert_array_equal(taken.steps.count.sum(axis=0), [3, 4])
+        spent = ledger.spent()
+    with Ledger(path, population, "adaptive") as ledger:
+        np.testing.assert_array_equal(ledger.spent(), spent)
+
+
+def test_what_a_first_plan_set_aside_is_not_given_to_steps_chosen_later(path: Path) -> None:
+    """A run is stopped early, of whose rounds PLD would allow 38 more: only cheaper ones can follow."""
+    population, one = people(4.0), np.ones(1)
+    multiplier = float(noise_multiplier(4 * one, DELTA * one, 0.3 * one, 40)[0])
+    with Ledger(path, population, "adaptive") as ledger:
+        ledger.admit("a", sampled(population, 40, 0.3, multiplier))
+        do(ledger, "a", 1, 2)
+        ledger.finish("a")
+        assert ledger.spent()[0] < 2
+        ledger.admit("b", sampled(population, 38, 0.3, multiplier))
+        same = sum(answer for (answer,) in do(ledger, "b", *range(1, 39)))
+        assert 0 < same < 30 and ledger.spent()[0] <= 4
 
 
 class Leaning(UpdatesOnly):
@@ -133,6 +203,9 @@ def resumed(
 ) -> tuple[State, Leaning, list[str]]:
     """Train; after each of these rounds be killed, before or after it is committed, and go on."""
     clients, state = Leaning(), State.start(np.zeros(5, np.float32))
+    with Ledger(path, population, "adaptive") as ledger:
+        ledger.admit("earlier", replace(plan, phases=(replace(plan.phases[0], rounds=1),)))
+        do(ledger, "earlier", 1)
     for stop in [*stops, plan.rounds + 1]:
         with Ledger(path, population, "adaptive") as ledger:
             rounds = train(plan, certify(plan, population), clients, ledger, state, run="a", seed=1)
@@ -147,14 +220,14 @@ def resumed(
             assert isinstance(rounds, Generator)
             rounds.close()
     db = sqlite3.connect(path)
-    lines = [str(row) for row in db.execute("SELECT round, phase, state, refused FROM round ORDER BY round")]
+    lines = [str(row) for row in db.execute("SELECT round, phase, state, refused FROM round ORDER BY number")]
     db.close()
     return state, clients, lines
 
 
 def test_who_runs_out_stops_and_the_others_go_on_and_a_crash_changes_nothing(tmp_path: Path) -> None:
     population = people(1.0, 4.0, 4.0)
-    # each plan is certified by PLD to the last round, so the filter stops everybody somewhat earlier
+    # PLD would allow all rounds, but two clients have spent one on an earlier run
     one = np.ones(1)
     multipliers = [noise_multiplier(e * one, DELTA * one, one, 12)[0] for e in (1.0, 4.0, 8.0)]
     plan = gaussian(population, 12, multipliers[0], multipliers[1], 2 * multipliers[1])
@@ -166,8 +239,10 @@ def test_who_runs_out_stops_and_the_others_go_on_and_a_crash_changes_nothing(tmp
     for i, end in enumerate(last):
         assert all((i in who) == (number <= end) for number, who in enumerate(asked, 1))
         epsilon, multiplier = population.epsilon[i], 1 / plan.phases[0].clip[i]
-        assert cost("adaptive", [(1.0, multiplier, end)], epsilon) <= epsilon
-        assert i == 2 or cost("adaptive", [(1.0, multiplier, end + 1)], epsilon) > epsilon
+        before, wholes = ("earlier", (1.0, multiplier, 1)), {"earlier": (1.0, multiplier, 1)}
+        assert cost("adaptive", [before, ("a", (1.0, multiplier, end))], epsilon, wholes) <= epsilon
+        if i < 2:
+            assert cost("adaptive", [before, ("a", (1.0, multiplier, end + 1))], epsilon, wholes) > epsilon
     for name, stops in (("some", [3, last[0] + 1, -12]), ("all", list(range(1, 13)))):
         state, _, lines = resumed(tmp_path / name, population, plan, stops)
         np.testing.assert_array_equal(state.model, whole[0].model)
@@ -400,7 +475,7 @@ def test_a_withdrawal_is_heeded_from_exactly_the_round_that_would_pass_it(path: 
     population = people(2.0, 2.0, 2.0)
     plan = costing(population, 2.0, 10)
     multiplier = 1 / plan.phases[0].clip[0]
-    allowed = [cost("planned", [(1.0, multiplier, done)], 2.0) for done in range(1, 11)]
+    allowed = [cost("planned", [("a", (1.0, multiplier, done))], 2.0) for done in range(1, 11)]
     with Ledger(path, population) as ledger:
         ledger.admit("a", plan)
         assert do(ledger, "a", 1, 2, 3) == [[True] * 3] * 3
@@ -429,7 +504,7 @@ def test_who_withdrew_may_still_do_what_costs_nothing(path: Path) -> None:
         do(ledger, "a", 1)
         ledger.change_budget("c1", -2.0)
         assert do(ledger, "a", 2, 3, 4) == [[True, False], [True, True], [True, True]]
-        assert ledger.spent()[1] == cost("planned", [(1.0, 5.0, 1)], 2.0) > ledger.budget[1] == 0
+        assert ledger.spent()[1] == cost("planned", [("a", (1.0, 5.0, 1))], 2.0) > ledger.budget[1] == 0
 
 
 def test_a_top_up_that_was_promised_to_another_run_does_not_undo_a_withdrawal(path: Path) -> None:
@@ -589,15 +664,15 @@ def test_no_history_takes_a_client_past_its_budget(
     population = people(1.5, 2.5)
     first: Floats = population.epsilon
     budget = first.copy()
-    taken: list[list[Entry]] = [[], []]
-    used: dict[str, float] = {}  # multiplier of each run
+    taken: list[list[Charge]] = [[], []]
+    used: dict[str, Entry] = {}  # the whole plan of each run
     path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
     ledger = Ledger(path, population, rule)
     for action, who, value in history:
         if action == "admit" and who not in used:
             try:
                 ledger.admit(who, gaussian(population, 6, value))
-                used[who] = value
+                used[who] = (1.0, value, 6)
             except BudgetError:
                 pass
         elif action == "round":
@@ -607,8 +682,8 @@ def test_no_history_takes_a_client_past_its_budget(
             except LedgerError:
                 continue
             for i in np.flatnonzero(willing).tolist():
-                taken[i].append((1.0, used[who], 1))
-                assert cost(rule, taken[i], first[i]) <= max(budget[i], 0.0) * (1 + 1e-12)
+                taken[i].append((who, (1.0, used[who][1], 1)))
+                assert cost(rule, taken[i], first[i], used) <= max(budget[i], 0.0) * (1 + 1e-12)
             ledger.commit(who, done + 1)
         elif action == "finish":
             ledger.finish(who)
@@ -619,7 +694,7 @@ def test_no_history_takes_a_client_past_its_budget(
             ledger.close()
             ledger = Ledger(path, population, rule)
     for i in range(2):
-        expected = cost(rule, taken[i], first[i]) if taken[i] else 0.0
+        expected = cost(rule, taken[i], first[i], used) if taken[i] else 0.0
         assert ledger.spent()[i] == pytest.approx(expected, rel=1e-9)
     np.testing.assert_allclose(ledger.budget, np.maximum(budget, 0.0), rtol=1e-12)
     ledger.close()

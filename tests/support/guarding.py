@@ -9,7 +9,7 @@ import numpy as np
 import tomli_w
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from discretion.accounting import certify
+from discretion.accounting import certify, filter, renyi
 from discretion.clients.local_clients import LocalClients
 from discretion.clients.messages import public_bytes
 from discretion.clients.remote import RemoteClients
@@ -21,6 +21,7 @@ from discretion.ledger.ledger import Ledger
 from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
+from discretion.plan.steps import Steps
 from discretion.tasks import datasets, models
 from discretion.tasks.partitions import even_sizes, iid
 from discretion.training.loop import State, train
@@ -86,6 +87,17 @@ def ledger_of(folder: Path, client: int) -> Ledger:
 def spent_of(folder: Path, client: int) -> float:
     with ledger_of(folder, client) as ledger:
         return float(ledger.spent()[0])
+
+
+def charged(plan: Plan, client: int, rounds: int | None = None) -> float:
+    """Epsilon of the first rounds of a client's first plan, as a guard's ledger counts it by its filters."""
+    epsilon, delta, one = PEOPLE.epsilon[[client]], PEOPLE.delta[[client]], np.array([client])
+    none = filter.Taken(Steps.none(1), np.zeros((0, 1), np.int64))
+    taken = none.then(plan.steps(rounds).of(one), plan.steps().of(one))
+    share = filter.shares(taken, epsilon, delta)
+    rest = (1 - share) * delta
+    by_renyi = filter.renyi_mixture(renyi.divergence(taken.steps), rest, filter.ladder(epsilon, rest))
+    return float(np.minimum(filter.tight(taken, share * delta), by_renyi)[0])
 
 
 @dataclass

@@ -29,6 +29,7 @@ from discretion.ledger.ledger import Ledger
 from discretion.plan.steps import Steps
 from discretion.runs.folder import RunFolder
 from discretion.runs.read import read_run
+from support.on_record import epsilon_on_record
 
 MOST = 2**31
 WAITING = 1200.0  # seconds, for whatever is waited for; so long that only what hangs is late
@@ -259,7 +260,7 @@ class Network:
         for client, steps in zip(self.names, spent, strict=True):
             with self.ledger(client) as ledger:
                 least = TIGHT.epsilon(steps, ledger.population.delta)[0]
-                assert ledger.spent()[0] >= least * (1 - 1e-9)
+                assert epsilon_on_record(ledger)[0] >= least * (1 - 1e-9)
         return made
 
 

@@ -145,7 +145,6 @@ def write_guards(wanted: config.Config, out: Path, taken: Sequence[str] = ()) ->
             data=wanted.data.name,
             epochs=wanted.train.epochs,
             steps=wanted.train.steps,
-            rule=wanted.rule,
             seed=wanted.seed,
         )
         (home / "GUARD.toml").write_text(policy, encoding="utf-8")

@@ -65,7 +65,9 @@ class Policy(PolicySection):
     # shapes; '' for those of the model that this installation builds
     models: dict[str, str]
     statistics: tuple[Rule, ...] = ()  # statistics that may be released with noise, besides updates
-    rule: Literal["planned", "adaptive"] = "planned"  # rule of the client's ledger
+    # rule of the client's ledger; planned is a proof only if no plan is chosen by what earlier ones released,
+    # which a guard cannot check
+    rule: Literal["planned", "adaptive"] = "adaptive"
     hours: str = ""  # when orders are accepted, such as 08:00-18:00; empty: always
     folder: str = "guard"  # folder of the ledger and of released answers
     socket: str = ""  # path of the Unix socket; empty: guard.sock in the folder
@@ -132,14 +134,13 @@ def new_policy(
     data: str,
     epochs: int,
     steps: int,
-    rule: str,
     seed: int | None,
 ) -> str:
     """Return the TOML text of a policy for trying out a run on one machine.
 
     `operator` is a public key in hex; `model` a name and the digest of its parameters' shapes; `data` the
     name of a data set, of which records.txt beside the policy lists the client's own records; `epochs` and
-    `steps` those of local training; `rule` that of the ledger; `seed` the run's, used if the plan is seeded.
+    `steps` those of local training; `seed` the run's, used if the plan is seeded.
     """
     trusting = plan.promise != "server" or plan.noise_at == "secure_sum"
     most = Ceilings()
@@ -157,7 +158,7 @@ def new_policy(
         "operators": {"here": operator},
         "models": dict([model]),
         "statistics": [plan.reading.rule] if plan.reading else [],
-        "rule": rule,
+        "rule": "adaptive",
         "data": {"name": data, "records": "records.txt"},
         "ceilings": {
             "rounds": plan.rounds,

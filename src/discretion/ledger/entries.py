@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from discretion.accounting.filter import Taken
 from discretion.arrays import Floats, Ints
 from discretion.errors import LedgerError
 from discretion.plan.plan import Plan
@@ -51,6 +53,8 @@ class RunAccount:
     rate: Floats  # (S, N) by price
     multiplier: Floats  # (S, N)
     count: Ints  # (S, N) releases on record, as far as they were read
+    whole: Ints  # (S, N) releases of the whole plan
+    first: NDArray[np.bool_]  # (N,) who paid for something in this run before it paid in any other
 
 
 class Accounts:
@@ -64,6 +68,7 @@ class Accounts:
         self._place = place
         self._known: dict[str, RunAccount] = {}
         self._seen = 0  # the last of the rounds that are counted
+        self._begun = np.zeros(len(place), dtype=bool)  # who has paid for anything
 
     def kind(self) -> tuple[Any, ...]:
         """Return unit and adjacency of the runs on record; empty if there are none."""
@@ -82,7 +87,10 @@ class Accounts:
             columns = np.zeros((needed, 2, len(self._place)))
             columns[:, :, place[place >= 0]] = np.array(prices)[:, :, np.array(classes)[place >= 0]]
             count = np.zeros((needed, len(self._place)), dtype=np.int64)
-            self._known[run] = RunAccount(place, columns[:, 0], columns[:, 1], count)
+            first = np.zeros(len(self._place), dtype=bool)
+            account = RunAccount(place, columns[:, 0], columns[:, 1], count, count.copy(), first)
+            self._known[run] = account
+            self._add_ahead(run, account.whole, 0)
         return self._known[run]
 
     def round_of(self, run: str, phase: int) -> Steps:
@@ -101,32 +109,51 @@ class Accounts:
     def steps(
         self, whole_plans: bool = False, more: tuple[str, int] | None = None, only: str | None = None
     ) -> Steps:
-        """Return the steps of all rounds on record.
+        """Return the steps of all rounds on record; the options are those of `taken`."""
+        steps = self.taken(whole_plans, more, only).steps
+        taken = steps.count.any(axis=1)
+        return Steps(steps.rate[taken], steps.multiplier[taken], steps.count[taken], *self.kind())
 
-        `whole_plans` adds the rounds that open runs may still take; `more` adds one round of a run and phase;
-        `only` leaves out all runs but one.
+    def taken(
+        self, whole_plans: bool = False, more: tuple[str, int] | None = None, only: str | None = None
+    ) -> Taken:
+        """Return the steps of all rounds on record, and the first plan of each client.
+
+        `whole_plans` adds the rounds that open runs may still take; `more` adds one round of a run and phase,
+        which is the first run of clients that have paid for nothing yet; `only` leaves out all runs but one.
         """
-        query = "SELECT number, run, phase, refused FROM round WHERE number > ? ORDER BY number"
-        for number, run, phase, refused in self._read(query, [self._seen]):
-            for price, releases in self._releases(run, phase, refused):
-                self.of(run).count[price] += releases
-            self._seen = number
+        self._read_on()
         none = Steps.none(len(self._place))
-        found = [(none.rate, none.multiplier, none.count)]
+        found = [(none.rate, none.multiplier, none.count, none.count)]
         for run, closed in self._read("SELECT id, closed FROM run ORDER BY rowid", []):
             if only not in (None, run):
                 continue
             account = self.of(run)
-            count = account.count.copy()
+            count, first = account.count.copy(), account.first
             if whole_plans and closed is None:
-                self._add_ahead(run, count)
+                ((done,),) = self._read("SELECT COUNT(*) FROM round WHERE run = ?", [run])
+                self._add_ahead(run, count, done)
             if more is not None and more[0] == run:
+                first = first | ~self._begun
                 for price, releases in self._releases(*more):
                     count[price] += releases
-            taken = count.any(axis=1)
-            found.append((account.rate[taken], account.multiplier[taken], count[taken]))
-        rate, multiplier, count = (np.concatenate(column) for column in zip(*found, strict=True))
-        return Steps(rate, multiplier, count, *self.kind())
+            plan = np.where(first, account.whole, 0)
+            used = (count + plan).any(axis=1)
+            found.append((account.rate[used], account.multiplier[used], count[used], plan[used]))
+        rate, multiplier, count, plan = (np.concatenate(column) for column in zip(*found, strict=True))
+        return Taken(Steps(rate, multiplier, count, *self.kind()), plan)
+
+    def _read_on(self) -> None:
+        """Count the rounds that were entered since the last reading, in their order."""
+        query = "SELECT number, run, phase, refused FROM round WHERE number > ? ORDER BY number"
+        for number, run, phase, refused in self._read(query, [self._seen]):
+            account = self.of(run)
+            for price, releases in self._releases(run, phase, refused):
+                account.count[price] += releases
+                pays = (releases > 0) & (account.rate[price] > 0) & np.isfinite(account.multiplier[price])
+                account.first[pays & ~self._begun] = True
+                self._begun |= pays
+            self._seen = number
 
     def after_each_round(self, run: str) -> Steps:
         """Return what this population's only client has paid after each round of a run.
@@ -142,9 +169,8 @@ class Accounts:
         rate, multiplier = (np.repeat(column, len(rows), 1) for column in (account.rate, account.multiplier))
         return Steps(rate, multiplier, count.cumsum(axis=1), *self.kind())
 
-    def _add_ahead(self, run: str, count: Ints) -> None:
-        """Add the releases of rounds that are not on record yet to `count` (S, N), by price."""
-        ((done,),) = self._read("SELECT COUNT(*) FROM round WHERE run = ?", [run])
+    def _add_ahead(self, run: str, count: Ints, done: int) -> None:
+        """Add the releases of the rounds after the first `done` ones to `count` (S, N), by price."""
         query = "SELECT phase, rounds FROM phase WHERE run = ? AND part = 0 ORDER BY phase"
         for phase, rounds in self._read(query, [run]):
             ahead = rounds - min(done, rounds)

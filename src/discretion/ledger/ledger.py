@@ -2,7 +2,6 @@
 
 import json
 import math
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from discretion.accounting import filter, renyi
 from discretion.accounting.accountant import TIGHT
+from discretion.accounting.filter import Taken
 from discretion.arrays import Floats, Ints
 from discretion.errors import BudgetError, LedgerError
 from discretion.ledger.entries import Accounts, record
@@ -41,7 +41,8 @@ class Ledger(Book):
 
     Planned: a run's whole plan is admitted or refused before its first round, by tight accounting.
     Adaptive: a plan is admitted if any client can take part in its first round, and each client refuses,
-    round by round, what would exceed its budget, by a Rényi filter (`accounting.filter`), which is looser.
+    round by round, what would exceed its budget, by filters (`accounting.filter`): tight for a client's first
+    plan and for steps without sampling, looser for sampled steps of later plans.
 
     Guarantees:
         A round is on record before any data is touched, and a record is never taken back: a crash can
@@ -49,7 +50,7 @@ class Ledger(Book):
         Planned: a plan is admitted only if, for every client, all that is on record and all that other
         admitted plans may still spend and the whole new plan together stay within the budget. This is a
         proof for plans that were not chosen in the light of what earlier runs released.
-        Adaptive: however plans were chosen, a client takes part in no round that its filter does not allow.
+        Adaptive: however plans were chosen, a client takes part in no round that its filters do not allow.
         A client whose budget was lowered takes part in no round that would exceed it, by either rule.
         A plan that protects nobody must be accepted explicitly, and costs an infinite epsilon: a client with
         a finite budget then takes part in nothing more that costs anything.
@@ -65,6 +66,8 @@ class Ledger(Book):
         super()._begin(population)
         self._accounts = Accounts(self._read, self._place)
         self._divergences: dict[bytes, Floats] = {}  # (N, rungs) of a step, by its rates and multipliers
+        self._renyi_delta: Floats = np.zeros(0)  # (N,) of the Rényi filter, by which its orders are chosen
+        self._ladder: Ints
 
     @property
     def runs(self) -> list[LedgerRun]:
@@ -133,7 +136,8 @@ class Ledger(Book):
             return True
         if self.rule == "adaptive":
             first = plan.steps(1).of(own)
-            if not self._within(self._accounts.steps().then(first), first, everybody, budget).any():
+            after = self._accounts.taken().then(first, plan.steps().of(own))
+            if not self._within(after, first, everybody, budget).any():
                 raise BudgetError(
                     "nobody has enough left of its budget for the first round of this plan. Plan with more "
                     "noise or lower rates, or top budgets up with `discretion ledger`."
@@ -145,7 +149,7 @@ class Ledger(Book):
             return True
         if len(over):
             worst = over[int(np.argmax(total[over] - budget[over]))]
-            already = self._cost(self._accounts.steps(whole_plans=True), np.array([worst]))[0]
+            already = self._cost(self._accounts.taken(whole_plans=True), np.array([worst]))[0]
             raise BudgetError(
                 f"{len(over)} of {len(total)} clients refuse this plan; worst is client "
                 f"{self.population.client[worst]}: epsilon {already:.4g} is spent or promised "
@@ -160,10 +164,11 @@ class Ledger(Book):
             return self._total(plan)
 
     def _total(self, plan: Plan | None) -> Floats:
-        steps = self._accounts.steps(whole_plans=True)
+        taken = self._accounts.taken(whole_plans=True)
         if plan is not None:
-            steps = steps.then(plan.steps().of(self._own(plan)))
-        return self._cost(steps, np.arange(len(self.population)))
+            steps = plan.steps().of(self._own(plan))
+            taken = taken.then(steps, steps)
+        return self._cost(taken, np.arange(len(self.population)))
 
     def _own(self, plan: Plan) -> Ints:
         """(N,) numbers, in the plan, of the clients of this ledger."""
@@ -247,15 +252,19 @@ class Ledger(Book):
         looking = np.arange(len(self.population)) if everybody else np.array(sorted(lowered), dtype=np.int64)
         willing = np.ones(len(self.population), dtype=bool)
         if len(looking):
-            more, after = self._accounts.round_of(run, phase), self._accounts.steps(more=(run, phase))
+            more, after = self._accounts.round_of(run, phase), self._accounts.taken(more=(run, phase))
             willing[looking] = self._within(after, more, looking, self._budget(last))
         return willing
 
-    def _within(self, after: Steps, more: Steps, clients: Ints, budget: Floats) -> Mask:
+    def _within(self, after: Taken, more: Steps, clients: Ints, budget: Floats) -> Mask:
         """(k,) which clients stay within their budget after all steps, or pay nothing for `more` of them."""
-        costless = (more.rate == 0) | np.isinf(more.multiplier) | (more.count == 0)
-        within = self._cost(after, clients) <= budget[clients]
-        return np.asarray(costless.all(axis=0)[clients] | within)
+        within = np.all((more.rate == 0) | np.isinf(more.multiplier) | (more.count == 0), axis=0)[clients]
+        # a first plan that fits as a whole fits in part, and is computed once, not anew in every round
+        for taken in (after.finished(), after) if self.rule == "adaptive" else (after,):
+            rest = np.flatnonzero(~within)
+            if len(rest):
+                within[rest] = self._cost(taken, clients[rest]) <= budget[clients[rest]]
+        return np.asarray(within)
 
     def commit(self, run: str, round_: int) -> None:
         """Record that the round's release is durable."""
@@ -291,27 +300,31 @@ class Ledger(Book):
     def spent(self) -> Floats:
         """(N,) epsilon of all rounds on record, reserved ones included, by this ledger's rule."""
         with self._transaction("DEFERRED"):
-            steps = self._accounts.steps()
-        return self._cost(steps, np.arange(len(self.population)))
+            taken = self._accounts.taken()
+        return self._cost(taken, np.arange(len(self.population)))
 
-    def _cost(self, steps: Steps, clients: Ints) -> Floats:
-        """(k,) epsilon of these clients by this ledger's rule; `steps` are of the whole population."""
-        delta = self.population.delta[clients]
+    def _cost(self, taken: Taken, clients: Ints) -> Floats:
+        """(k,) epsilon of these clients by this ledger's rule; `taken` is of the whole population."""
         if self.rule == "planned":
-            return TIGHT.epsilon(steps.of(clients), delta)
+            return TIGHT.epsilon(taken.steps.of(clients), self.population.delta[clients])
+        share = filter.shares(taken, self._first, self.population.delta)
+        by_tight = filter.tight(taken.of(clients), (share * self.population.delta)[clients])
+        return np.minimum(by_tight, self._cost_by_renyi(taken.steps, 1 - share)[clients])
+
+    def _cost_by_renyi(self, steps: Steps, share: Floats) -> Floats:
+        """(N,) epsilon by the Rényi filter with (N,) these shares of delta."""
+        delta = share * self.population.delta
+        if not np.array_equal(delta, self._renyi_delta):
+            self._ladder, self._renyi_delta = filter.ladder(self._first, delta), delta
+            self._divergences.clear()
         total = np.zeros(self._ladder.shape)
         for rate, multiplier, count in zip(steps.rate, steps.multiplier, steps.count, strict=True):
             key = rate.tobytes() + multiplier.tobytes()
             if key not in self._divergences:
                 curve = renyi.curve(rate, multiplier)
                 self._divergences[key] = np.take_along_axis(curve, self._ladder, axis=1)
-            taken = count > 0  # nothing times infinity is not nothing
-            total[taken] += count[taken, None] * self._divergences[key][taken]
-        divergence = np.full((len(clients), len(renyi.ORDERS)), math.inf)
-        np.put_along_axis(divergence, self._ladder[clients], total[clients], axis=1)
-        return filter.spent(divergence, delta, self._ladder[clients])
-
-    @cached_property
-    def _ladder(self) -> Ints:
-        """(N, rungs) orders that count, by the budgets that clients came with."""
-        return filter.ladder(self._first, self.population.delta)
+            some = count > 0  # nothing times infinity is not nothing
+            total[some] += count[some, None] * self._divergences[key][some]
+        divergence = np.full((len(delta), len(renyi.ORDERS)), math.inf)
+        np.put_along_axis(divergence, self._ladder, total, axis=1)
+        return filter.renyi_mixture(divergence, delta, self._ladder)
