@@ -163,7 +163,7 @@ def test_every_promise_names_its_condition_everywhere(
     assert all(words in page for words in statements.against(certificate).values())
     # receipt
     receipt = receipts._receipt(run, "c4", base[1])
-    shown = plain(render(receipts.Signed(receipt=receipt, key="", signature="")))
+    shown = plain(render(receipts.Signed(receipt=receipt, key="0" * 64, signature="0" * 128)))
     assert (receipt.statement, receipt.noise) == (told, noise) and told in shown and noise in shown
     limits = {item.what for item in receipt.not_promised}
     assert ("Floating-point noise." in limits) != grid and (

@@ -31,7 +31,7 @@ from discretion import jsonfile
 from discretion.accounting import Certificate
 from discretion.audit import receipts
 from discretion.clients import messages, transport
-from discretion.errors import DiscretionError, FolderError
+from discretion.errors import DiscretionError
 from discretion.guard import policy
 from discretion.guard.guard import INSIDE
 from discretion.guard.serve import serve
@@ -52,12 +52,6 @@ from support.run_folders import trained
 CASES = int(os.environ.get("FUZZ_CASES", "150"))
 SEED = os.environ.get("FUZZ_SEED", "0")
 TOO_LONG = 60  # seconds after which a case counts as hanging
-
-
-def cases(target: str, count: int = CASES) -> Iterator[random.Random]:
-    for number in range(count):
-        with named(f"FUZZ_SEED={SEED}, {target} {number}"):
-            yield random.Random(f"{SEED} {target} {number}")
 
 
 @contextmanager
@@ -277,7 +271,7 @@ PARTS = (
 )
 
 
-@pytest.mark.parametrize("name", [*PARTS, "manifest.json", "model.safetensors", "answers.jsonl"])
+@pytest.mark.parametrize("name", [*PARTS, "manifest.json", "answers.jsonl"])
 def test_run_folder(name: str, run: Path, tmp_path: Path) -> None:
     """Each file of a folder, listed in its manifest as it is: who changes one can change the other."""
     folder = RunFolder(Path(shutil.copytree(run, tmp_path / "run")))
@@ -296,13 +290,6 @@ def test_run_folder(name: str, run: Path, tmp_path: Path) -> None:
         assert found.profile is None or found.profile.rounds >= 0
 
     whole = path.read_bytes()
-    if name == "model.safetensors":  # is compared, not read
-        whole = whole[:2000]
-        for chance in cases(name, 5):
-            folder.model.write_bytes(mutated(whole, chance))
-            with pytest.raises(FolderError):
-                read_run(folder)
-        return
     fuzz(f"run folder with {name}", whole, accept, CASES // 3)
 
 
