@@ -65,8 +65,8 @@ class Guard:
         joined it.
         A joined run that today's policy would refuse is refused from now on; a run can always be finished.
         A round is reserved in the client's ledger before its records are read. An answer is on disk before
-        it leaves. A repeated order gets the same bytes; another order for the same turn is refused. An answer
-        interrupted while it was made is not made again, and its round is charged.
+        it leaves. A repeated order gets the same numbers; another order for the same turn is refused. An
+        answer interrupted while it was made is not made again, and its round is charged.
         Rounds in which the client was not asked are charged as well: the coin that decided so was secret.
         A refusal costs nothing, and no order, whatever its content, ends the guard.
         Once an order names a head of its ledger that is not on record, everything is refused until the owner
