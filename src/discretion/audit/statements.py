@@ -90,6 +90,16 @@ def audited(games: int, chance: float) -> str:
     )
 
 
+def audited_run(chance: float) -> str:
+    """Return what the audit of one training run can and cannot show."""
+    return (
+        "Attacked in one training run, in which every second client was a canary. At least: what the correct "
+        "guesses show whatever was executed, if canaries were in by fair coins. With a chance of at least "
+        f"{1 - chance:.0%} all lower bounds hold. With few canaries they are far below epsilon, and an "
+        "attack that fails proves nothing: only the certificate bounds epsilon from above."
+    )
+
+
 def attacked(found: Audit, name: str, who: Adversary) -> str:
     """Return what an audit shows of the budget class `name` against an adversary; empty where not played."""
     if found.contradicted:

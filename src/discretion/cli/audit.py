@@ -11,8 +11,9 @@ from typer import Argument, Option
 
 from discretion.accounting import Certificate, certify
 from discretion.audit import statements
-from discretion.audit.attack import Audit, Shown, playable, to_json
+from discretion.audit.attack import CHANCE, Audit, Shown, playable, to_json
 from discretion.audit.attack import audit as attack
+from discretion.audit.training_canaries import audit_training
 from discretion.cli import Json, Override, output
 from discretion.errors import BudgetError, InputError
 from discretion.files import write_safely
@@ -23,8 +24,9 @@ from discretion.runs import config
 from discretion.runs.build import fitted, load_data, plan_of, server_of
 from discretion.runs.config import Config
 from discretion.runs.folder import RunFolder
-from discretion.runs.prepare import build_task
+from discretion.runs.prepare import build_task, first_model
 from discretion.runs.read import read_run
+from discretion.training.loop import State
 
 
 def audit(
@@ -34,6 +36,9 @@ def audit(
         float | None, Option(min=0, help="How long to play, in place of a number of games.")
     ] = None,
     seed: Annotated[int, Option(min=0, help="Seed of the canaries' coins and of seeded plans.")] = 0,
+    train: Annotated[
+        bool, Option("--train", help="Attack one real training run instead: a simulation, with its data.")
+    ] = False,
     change: Override = None,
     json_: Json = False,
 ) -> None:
@@ -44,6 +49,9 @@ def audit(
     attacker tells who was in gives a lower bound on epsilon, beside the upper bound of the certificate. Of a
     run, the result is kept in its folder as audit.json. Exits with 3 where the certificate is contradicted.
 
+    With --train one training run is attacked: every second client becomes a canary, the others train on their
+    records. That shows less, whatever else the run does.
+
     Examples: `discretion audit runs/first`, `discretion audit config.toml --seconds 60 -c plan.rounds=20`
     """
     if games is not None and seconds is not None:
@@ -53,6 +61,8 @@ def audit(
         return output.answer(
             json_, {"audited": False, "why": statements.NOT_AUDITED}, note=statements.NOT_AUDITED
         )
+    if train:
+        return _train(target, settings, population, plan, certificate, seed, json_)
     with output.bars(json_) as bars:
         bar = bars.add_task(plan.method, total=100, note="% of the games")
         found = attack(
@@ -89,6 +99,47 @@ def _found(target: Path, change: list[str]) -> tuple[Config, Population, Plan, C
     task = build_task(settings, load_data(settings, output.say))
     plan = fitted(plan_of(settings, task.population), settings, task.clients.layers)
     return settings, task.population, plan, certify(plan, task.population)
+
+
+def _train(
+    target: Path,
+    settings: Config,
+    population: Population,
+    plan: Plan,
+    certificate: Certificate,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Attack one training run with the settings' data, and show a row for each budget class."""
+    if settings.train.randomness != "seeded" or settings.clients.where not in ("here", "flower-sim"):
+        raise InputError(
+            "found settings of a deployment; --train attacks simulations only (train.randomness seeded, "
+            "clients.where here), because it trains on the records once more, and no ledger counts that"
+        )
+    task = build_task(settings, load_data(settings, output.say), population)
+    with output.bars(as_json) as bars:
+        bar = bars.add_task(plan.method, total=plan.rounds, note="rounds")
+        found = audit_training(
+            plan,
+            population,
+            certificate,
+            task.clients,
+            State.start(first_model(settings, task.clients)),
+            run=f"audit {task.name}",
+            seed=seed,
+            server=server_of(settings),
+            progress=lambda done: bars.update(bar, completed=plan.rounds * done),
+        )
+    figures = output.right("canaries", "guesses", "correct", "at most: certified", "at least: attacked")
+    title = f"epsilon against {statements.observer(certificate, 'public')}: one training run"
+    table = Table("budget", *figures, title=title)
+    for each in found:
+        counts = map(str, (each.canaries, each.guesses, each.correct))
+        table.add_row(each.name, *counts, numbers.epsilon(each.certified), f"{each.at_least:.3g}")
+    record = {"audited": True, "chance": CHANCE, "guessed": [vars(each) for each in found]}
+    output.answer(as_json, record, table, statements.audited_run(CHANCE))
+    if odd := [each.name for each in found if each.contradicted]:
+        raise BudgetError(f"the certificate of {target} is contradicted for clients of {', '.join(odd)}")
 
 
 def _tables(found: Audit, certificate: Certificate) -> list[Table]:
