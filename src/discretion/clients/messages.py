@@ -17,6 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from discretion.errors import InputError, MessageError
 from discretion.jsonfile import Record, dump
+from discretion.plan.phase import MOST
 from discretion.plan.selection_rules import Rule
 
 KEY, SIGNATURE = 32, 64
@@ -25,6 +26,7 @@ CONTEXT = b"discretion order 1\n"  # a signature made for another purpose is not
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Whole = Annotated[int, Field(ge=-MOST, le=MOST)]  # that arrays and SQLite hold; its meaning is checked later
 
 
 class ScheduleMessage(Record):
@@ -35,13 +37,13 @@ class ScheduleMessage(Record):
 class Local(Record):
     """Local training of a round: the fields of `LocalTraining`."""
 
-    epochs: int
-    batch_size: int
+    epochs: Whole
+    batch_size: Whole
     learning_rate: float
     momentum: float
     weight_decay: float
     schedule: ScheduleMessage
-    steps: int
+    steps: Whole
     order: Literal["shuffled", "sequential"]
 
 
@@ -57,7 +59,7 @@ class Join(OrderHeader):
     """Asks a client to join a run; the body is the whole plan."""
 
     kind: Literal["join"] = "join"
-    size: int  # number of records that the plan assumes of the client
+    size: Whole  # number of records that the plan assumes of the client
     model: Name
     shapes: Digest  # of the model's parameters
     local: Local
@@ -67,8 +69,8 @@ class Train(OrderHeader):
     """Asks for an update of the model in the body."""
 
     kind: Literal["train"] = "train"
-    round: int
-    turn: int
+    round: Whole
+    turn: Whole
     key: Annotated[int, Field(ge=0, lt=2**64)]
     clip: float
     noise: float  # standard deviation of the client's noise, in the update or in every step
@@ -79,7 +81,7 @@ class Read(OrderHeader):
     """Asks for a statistic of the client's data under the model in the body."""
 
     kind: Literal["read"] = "read"
-    round: int
+    round: Whole
     rule: Rule
     bound: float
     noise: float  # standard deviation of the client's noise
@@ -89,7 +91,7 @@ class Finish(OrderHeader):
     """Says that a run is finished after `rounds` rounds."""
 
     kind: Literal["finish"] = "finish"
-    rounds: int
+    rounds: Whole
 
 
 class Answer(Record):
