@@ -24,6 +24,7 @@ from discretion.jsonfile import Record, dump, read
 from discretion.ledger.heads import MOST
 from discretion.ledger.keys import Head
 from discretion.plan.names import allowed
+from discretion.plan.phase import MOST
 from discretion.plan.selection_rules import Rule
 
 KEY, SIGNATURE = 32, 64
@@ -34,6 +35,7 @@ CONTEXT = b"discretion order 2\n"  # a signature made for another purpose is not
 Name = Annotated[str, AfterValidator(allowed)]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Whole = Annotated[int, Field(ge=-MOST, le=MOST)]  # that arrays and SQLite hold; its meaning is checked later
 
 
 class ScheduleMessage(Record):
@@ -44,13 +46,13 @@ class ScheduleMessage(Record):
 class Local(Record):
     """Local training of a round: the fields of `LocalTraining`."""
 
-    epochs: int
-    batch_size: int
+    epochs: Whole
+    batch_size: Whole
     learning_rate: float
     momentum: float
     weight_decay: float
     schedule: ScheduleMessage
-    steps: int
+    steps: Whole
     order: Literal["shuffled", "sequential"]
 
 
@@ -68,6 +70,8 @@ class Join(OrderHeader):
     kind: Literal["join"] = "join"
     size: int  # number of records that the plan assumes of the client
     model: ModelName
+    size: Whole  # number of records that the plan assumes of the client
+    model: Name
     shapes: Digest  # of the model's parameters
     local: Local
 
@@ -76,8 +80,8 @@ class Train(OrderHeader):
     """Asks for an update of the model in the body."""
 
     kind: Literal["train"] = "train"
-    round: int
-    turn: int
+    round: Whole
+    turn: Whole
     key: Annotated[int, Field(ge=0, lt=2**64)]
     clip: float
     noise: float  # standard deviation of the client's noise, in the update or in every step
@@ -88,7 +92,7 @@ class Read(OrderHeader):
     """Asks for a statistic of the client's data under the model in the body."""
 
     kind: Literal["read"] = "read"
-    round: int
+    round: Whole
     rule: Rule
     bound: float
     noise: float  # standard deviation of the client's noise
@@ -98,7 +102,7 @@ class Finish(OrderHeader):
     """Says that a run is finished after `rounds` rounds."""
 
     kind: Literal["finish"] = "finish"
-    rounds: int
+    rounds: Whole
 
 
 class Answer(Record):
