@@ -55,7 +55,7 @@ def main() -> None:
         epsilon, delta, rate, multiplier = setting
         planned = most_rounds(epsilon, delta, rate, multiplier)
         first = planned if spent(*setting, np.array([planned, 0]), planned) <= epsilon else 0
-        later = most(lambda n, s=setting: spent(*s, np.array([1, n - 1]), 1) <= s[0], planned + 1)  # type: ignore[misc]
+        later = most(lambda n, s=setting: spent(*s, np.array([1, n - 1]), 1) <= s[0], planned + 1)  # type: ignore[misc, call-arg]
         shares = [f"{n} ({n / planned:.0%})" for n in (first, later)]
         print(f"| {epsilon:g} | {delta:g} | {rate:g} | {multiplier:g} | {planned} | {' | '.join(shares)} |")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from discretion.errors import LedgerError
-from discretion.ledger.heads import MOST, KnownHeads, last_head
+from discretion.ledger.heads import MOST_HEADS, KnownHeads, last_head
 from discretion.ledger.keys import Head
 
 
@@ -33,8 +33,8 @@ def test_a_head_is_replaced_by_those_that_follow_it(tmp_path: Path) -> None:
 
 def test_so_many_heads_are_sent(tmp_path: Path) -> None:
     known = KnownHeads()
-    known.learn([("a", [], head(number)) for number in range(2 * MOST)])
-    assert known.of("a") == [head(number) for number in range(MOST, 2 * MOST)]
+    known.learn([("a", [], head(number)) for number in range(2 * MOST_HEADS)])
+    assert known.of("a") == [head(number) for number in range(MOST_HEADS, 2 * MOST_HEADS)]
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

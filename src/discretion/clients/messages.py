@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field, TypeAdapter
 from discretion.errors import InputError, MessageError
 from discretion.files import write_private
 from discretion.jsonfile import Record, dump, read
-from discretion.ledger.heads import MOST
+from discretion.ledger.heads import MOST_HEADS
 from discretion.ledger.keys import Head
 from discretion.plan.names import allowed
 from discretion.plan.phase import MOST
@@ -68,10 +68,8 @@ class Join(OrderHeader):
     """Asks a client to join a run; the body is the whole plan."""
 
     kind: Literal["join"] = "join"
-    size: int  # number of records that the plan assumes of the client
-    model: ModelName
     size: Whole  # number of records that the plan assumes of the client
-    model: Name
+    model: ModelName
     shapes: Digest  # of the model's parameters
     local: Local
 
@@ -117,7 +115,7 @@ class Answer(Record):
 AnyOrder = Join | Train | Read | Finish
 _ORDER: TypeAdapter[AnyOrder] = TypeAdapter(Annotated[AnyOrder, Field(discriminator="kind")])
 _ANSWER = TypeAdapter(Answer)
-_HEADS = TypeAdapter(Annotated[list[Head], Field(max_length=MOST)])
+_HEADS = TypeAdapter(Annotated[list[Head], Field(max_length=MOST_HEADS)])
 
 
 def encode(header: Record, body: bytes = b"") -> bytes:

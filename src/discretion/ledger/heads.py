@@ -10,7 +10,7 @@ from discretion.errors import LedgerError
 from discretion.jsonfile import dump, parse
 from discretion.ledger.keys import Head
 
-MOST = 32  # heads of one client that are sent with an order
+MOST_HEADS = 32  # heads of one client that are sent with an order
 
 
 class KnownHeads:
@@ -29,7 +29,7 @@ class KnownHeads:
                     self._known.setdefault(client, []).append(parse(text, Head, "head"))
 
     def of(self, client: str) -> list[Head]:
-        return self._known.get(client, [])[-MOST:]
+        return self._known.get(client, [])[-MOST_HEADS:]
 
     def learn(self, learned: list[tuple[str, list[Head], Head]]) -> None:
         """Take in answers: the client of each, the heads that were sent to it, and the one that came back."""
