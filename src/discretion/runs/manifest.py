@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from discretion.errors import FolderError, PlanError
+from discretion.errors import FolderError, InputError, PlanError
 from discretion.files import read_text, write_safely
 from discretion.jsonfile import Record, dump, parse
 from discretion.runs.folder import RESTORE, RunFolder, read_sealed
@@ -85,7 +85,7 @@ def _listed(folder: RunFolder) -> dict[str, str]:
         )
     try:
         listed = parse(read_text(folder.manifest), Manifest, folder.manifest.name).files
-    except PlanError as problem:
+    except (InputError, PlanError) as problem:
         raise FolderError(f"cannot read {folder.manifest}: {problem}. {RESTORE}") from None
     known = {path.name for path in (*folder.made, *folder.results)}
     needed = known - {path.name for path in (folder.key, *folder.results)}
