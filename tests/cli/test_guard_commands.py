@@ -295,7 +295,7 @@ def agree(client: ssl.SSLObject, server: ssl.SSLObject) -> bool:
 def test_without_flower_it_says_what_is_missing(here: Path) -> None:
     if find_spec("flwr") is None:
         with pytest.raises(InputError, match="pip install 'discretion\\[flower\\]'"):
-            project.submit(here, "here", "", lambda: None)
+            project.submit(here, "here", "", lambda: None, print)
     with pytest.raises(InputError, match="discretion flower init"):
         cluster.up(here, print)
 
@@ -314,6 +314,7 @@ def test_up_makes_what_it_starts_where_it_is_told_how_many(
 
 
 FINISHES = """#!/bin/sh
+if test "$1" = ls; then echo '{"success": true, "runs": []}'; exit; fi
 echo '{"round": 1}' >> far/history.jsonl
 echo '{"round": 2, "accuracy": 0.5}' >> far/history.jsonl
 touch far/model.safetensors
@@ -330,10 +331,65 @@ def test_a_run_on_flower_shows_its_rounds_and_why_it_ended(
     assert discretion("key", "operator.key") == 0
     words = ("--on", "flower", "-c", "clients.key=operator.key", "--no-report")
     assert discretion("run", "config.toml", "--out", "far", *words) == 2
-    assert "far/flower/flwr.log ends with:\nno SuperLink is there" in capsys.readouterr().err
+    assert "flwr ls on the SuperLink 'here' fails" in (said := capsys.readouterr().err)
+    assert "continue with --resume.\nno SuperLink is there" in said
+    tool.write_text(
+        FINISHES.splitlines()[1].join(["#!/bin/sh\n", "\necho the SuperLink went away\nexit 1\n"])
+    )
+    assert discretion("run", "far", "--resume", "--no-report") == 2
+    assert "far/flower/flwr.log ends with:\nthe SuperLink went away" in capsys.readouterr().err
     tool.write_text(FINISHES)
     discretion("run", "far", "--resume", "--no-report")
     assert "round 2 of 4: 50.0%" in capsys.readouterr().err
+
+
+LISTS = """#!/bin/sh
+echo "$@" >> asked
+test "$1" != ls || cat listed
+"""
+
+
+def test_earlier_submissions_of_a_run_are_ended_before_it_is_resumed(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed SuperLink starts them again from its database; then two would run one folder."""
+    monkeypatch.setattr(project, "tool", lambda name: str(here / name))
+    (here / "flwr").write_text(LISTS)
+    (here / "flwr").chmod(0o700)
+    ours, other = project.name_of(here / "run"), project.name_of(here / "other")
+    states = {1: (ours, "running"), 2: (ours, "finished:failed"), 3: (other, "running"), 4: (ours, "pending")}
+    runs = [{"run-id": str(n), "fab-name": name, "status": state} for n, (name, state) in states.items()]
+    (here / "listed").write_text(json.dumps({"success": True, "runs": runs}))
+    said: list[str] = []
+    project.end_earlier(here / "run", "link", "", said.append)
+    asked = ["ls link --format json", "stop 1 link", "stop 4 link"]
+    assert (here / "asked").read_text().splitlines() == asked
+    assert said == [
+        "The SuperLink still has an earlier submission of this run, 1 (running); ending it.",
+        "The SuperLink still has an earlier submission of this run, 4 (pending); ending it.",
+    ]
+    for unknown in ("no JSON", "[]", '{"runs": [{}]}', '{"runs": [5]}'):
+        (here / "listed").write_text(unknown)
+        with pytest.raises(InputError, match="flwr ls: expected the JSON of Flower 1.41"):
+            project.end_earlier(here / "run", "link", "", said.append)
+
+
+def test_a_run_is_resumed_when_no_process_has_it_any_more(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(project, "tool", lambda name: str(here / name))
+    monkeypatch.setattr(project, "LOOKING", 0.0)
+    (here / "flwr").write_text(LISTS)
+    (here / "flwr").chmod(0o700)
+    (here / "listed").write_text('{"runs": []}')
+    held, said = iter([True, True, False]), list[str]()
+    monkeypatch.setattr(project, "is_locked", lambda path: next(held))
+    project.end_earlier(here / "run", "link", "", said.append)
+    assert said == [f"Waiting for the process that still runs {here / 'run'} to end."]
+    monkeypatch.setattr(project, "is_locked", lambda path: True)
+    monkeypatch.setattr(project, "ENDING", 0.0)
+    with pytest.raises(InputError, match="still being run by another process"):
+        project.end_earlier(here / "run", "link", "", said.append)
 
 
 @pytest.mark.parametrize("has_one", [False, True])

@@ -106,8 +106,8 @@ def sent(network: Network, *batches: list[tuple[AnyOrder, bytes]]) -> list[list[
     orders = [[sign(encode(*order), key).hex() for order in batch] for batch in batches]
     project.write(path)
     (path / "orders.json").write_text(json.dumps(orders))
-    (path / "discretion_run" / "server.py").write_text(SENDING)
-    submitted(network, path, path)
+    (path / "flower" / "discretion_run" / "server.py").write_text(SENDING)
+    submitted(network, path / "flower", path)
     heard = json.loads((path / "heard.json").read_text())
     return [[decode_answer(bytes.fromhex(answer))[0] for answer in batch] for batch in heard]
 
@@ -233,9 +233,9 @@ def test_a_changed_client_app_gets_refusals_only(network: Network) -> None:
     before = {name: record_of(network, name) for name in network.names}
     path = network.folder / "taking"
     project.write(path)
-    (path / "discretion_run" / "server.py").write_text(ASKING)
-    (path / "discretion_run" / "client.py").write_text(TAKING)
-    submitted(network, path, network.folder / "got.json")
+    (path / "flower" / "discretion_run" / "server.py").write_text(ASKING)
+    (path / "flower" / "discretion_run" / "client.py").write_text(TAKING)
+    submitted(network, path / "flower", network.folder / "got.json")
     got = [bytes.fromhex(each) for each in json.loads((network.folder / "got.json").read_text())]
     assert len(got) == 5
     for answers in map(divided, got):

@@ -11,7 +11,7 @@ from discretion.plan.plan import Plan
 from discretion.runs.folder import RunFolder
 from support.flower_checks import check_noise, check_same_as_in_one_process
 from support.kills import killed_run
-from support.network import Network
+from support.network import Network, until
 from support.on_record import epsilon_on_record
 
 
@@ -56,3 +56,23 @@ def test_a_killed_guard_and_server_app_leave_ledgers_right(network: Network) -> 
     network.renew(None)
     assert killed_run(network, "killed", ["guard", "server app"]) == 2
     assert network.check_ledgers("killed") > 0
+
+
+def test_a_submission_that_a_killed_superlink_starts_again_is_ended_first(network: Network) -> None:
+    """It had the run folder, so that resuming failed until it was done, or for good."""
+    network.renew(None)
+    log = network.net / "logs" / "superlink.log"
+
+    def count(words: str) -> int:
+        return log.read_text(errors="replace").count(words)
+
+    created, started = count("Created run"), count("Started task")
+    running = network.run("again", "train.randomness=cryptographic", "plan.rounds=2")
+    until(lambda: count("Created run") > created, "the submission")
+    assert network.kill("superlink", "flower-superlink")
+    running.kill()
+    until(lambda: count("Started task") > started, "the submission to start again")
+    resumed = network.resume("again")
+    resumed.require()
+    assert "still has an earlier submission of this run" in resumed.said()
+    assert network.finished("again") and network.check_ledgers("again") > 0

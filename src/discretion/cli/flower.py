@@ -34,7 +34,7 @@ def submit(run: Run, on_round: OnRound) -> None:
                 spent = run.certificate.spending.share(seen)
                 on_round(Progress(seen, run.plan.rounds, line.accuracy, spent))
 
-    project.submit(run.folder, run.config.clients.connection, run.config.clients.home, look)
+    project.submit(run.folder, run.config.clients.connection, run.config.clients.home, look, output.say)
 
 
 def simulate(run: Run, on_round: OnRound) -> None:

@@ -1,5 +1,7 @@
 """The Flower project of a run: the relay's code for nodes, the ServerApp, and submitting it."""
 
+import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -9,17 +11,27 @@ from collections.abc import Callable
 from pathlib import Path
 
 from discretion.errors import InputError
+from discretion.runs.folder import RunFolder
+from discretion.watch.follow import is_locked
 
 LOOKING = 0.5  # seconds between checks of a run's progress
+ENDING = 120.0  # seconds for the process of an earlier submission
 LAST = 5  # lines of Flower's log in an error
 
 
-def write(path: Path) -> None:
-    """Write the project to a folder of its own."""
+def name_of(folder: Path) -> str:
+    """Return the name under which a run folder is submitted: the same each time, and that of no other one."""
+    return f"discretion-run-{hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]}"
+
+
+def write(folder: Path) -> None:
+    """Write the project of a run folder into it."""
+    path = folder / "flower"
     package = path / "discretion_run"
     package.mkdir(parents=True, exist_ok=True)
     here = Path(__file__).parent
-    shutil.copyfile(here / "project.toml", path / "pyproject.toml")
+    project = (here / "project.toml").read_text(encoding="utf-8")
+    (path / "pyproject.toml").write_text(project.replace("NAME", name_of(folder)), encoding="utf-8")
     shutil.copyfile(here / "client_app.py", package / "client.py")
     (package / "__init__.py").touch()
     server = "from discretion.flower import server_app\n\napp = server_app.app\n"
@@ -49,12 +61,16 @@ def quoted(path: Path) -> str:
     return f"{marks[0]}{path}{marks[0]}"
 
 
-def submit(folder: Path, connection: str, home: str, look: Callable[[], None]) -> None:
+def submit(
+    folder: Path, connection: str, home: str, look: Callable[[], None], say: Callable[[str], None]
+) -> None:
     """Run the remaining rounds of a prepared run on a SuperLink, named in Flower's config.toml, and wait.
 
-    Flower's output is kept in flwr.log beside the project; `look` is called regularly, and at the end.
+    A SuperLink that was killed starts again what it had been given: earlier submissions of the run are ended
+    first. Flower's output is kept in flwr.log beside the project; `look` is called regularly, and at the end.
     """
-    write(folder / "flower")
+    write(folder)
+    end_earlier(folder, connection, home, say)
     log = folder / "flower" / "flwr.log"
     settings = f"folder={quoted(folder.absolute())}"
     words = [tool("flwr"), "run", str(folder / "flower"), connection, "--stream", "--run-config", settings]
@@ -72,3 +88,41 @@ def submit(folder: Path, connection: str, home: str, look: Callable[[], None]) -
         said = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST:])
         todo = f"Flower did not finish the run in {folder}; continue it with --resume"
         raise InputError(f"{todo}. {log} ends with:\n{said}")
+
+
+def end_earlier(folder: Path, connection: str, home: str, say: Callable[[str], None]) -> None:
+    """End submissions of a run that its SuperLink has not finished; wait until none has the run folder."""
+
+    def flwr(*words: str) -> str:
+        done = subprocess.run([tool("flwr"), *words], env=environment(home), capture_output=True, text=True)
+        if done.returncode != 0:
+            raise InputError(
+                f"Flower did not start the run in {folder}: flwr {words[0]} on the SuperLink {connection!r} "
+                f"fails. Start the SuperLink, or wait until it is back; then continue with --resume.\n"
+                f"{done.stdout}{done.stderr}"
+            )
+        return done.stdout
+
+    for number, state in _unfinished(flwr("ls", connection, "--format", "json"), name_of(folder)):
+        say(f"The SuperLink still has an earlier submission of this run, {number} ({state}); ending it.")
+        flwr("stop", number, connection)
+    deadline, said = time.monotonic() + ENDING, False
+    while is_locked(RunFolder(folder).lock):
+        if not said:
+            say(f"Waiting for the process that still runs {folder} to end.")
+        said = True
+        if time.monotonic() > deadline:
+            raise InputError(f"{folder} is still being run by another process: wait for it, or stop it")
+        time.sleep(LOOKING)
+
+
+def _unfinished(listed: str, name: str) -> list[tuple[str, str]]:
+    """Return number and state of what `flwr ls` lists under a name and is not finished."""
+    try:
+        return [
+            (run["run-id"], run["status"])
+            for run in json.loads(listed)["runs"]
+            if run["fab-name"] == name and not run["status"].startswith("finished")
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(f"flwr ls: expected the JSON of Flower 1.41, found {listed[:500]}") from None

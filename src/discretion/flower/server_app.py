@@ -5,6 +5,7 @@ import logging
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from discretion.errors import DiscretionError
 from discretion.flower.flower_transport import FlowerTransport
 from discretion.runs.execute import execute
 from discretion.runs.read import read_run
@@ -20,7 +21,10 @@ def main(grid: Grid, context: Context) -> None:
     missing = transport.wait_for(run.population.client, WAITING)
     if missing:
         log.warning("%d clients have no node yet: %s", len(missing), ", ".join(missing[:5]))
-    execute(run, transport=transport)
+    try:
+        execute(run, transport=transport)
+    except DiscretionError as problem:  # Flower would only say that there was an exception
+        log.error("%s", problem)
 
 
 app = ServerApp()
