@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from discretion.accounting import certify
 from discretion.clients.messages import Answer, AnyOrder, Finish, Join, Train, decode_answer, encode, sign
 from discretion.errors import InputError, LedgerError
 from discretion.files import locked
@@ -26,9 +25,9 @@ from discretion.training.orders import Order
 from support.guarding import (
     KEY,
     LOCAL,
-    PEOPLE,
     SHAPES,
     Direct,
+    charged,
     cryptographic,
     guard_of,
     ledger_of,
@@ -98,10 +97,6 @@ def restored(folder: Path) -> tuple[Guard, Head]:
     shutil.rmtree(home(folder))
     shutil.move(folder / "copy", home(folder))
     return started(folder), head
-
-
-def charged(plan: Plan) -> float:
-    return float(certify(plan, PEOPLE).spent[ME])
 
 
 # one file for costs and releases
@@ -231,7 +226,7 @@ def test_rounds_that_were_lost_are_charged_with_their_whole_plans(tmp_path: Path
     ask(guard, order(4), [head])
     guard.close()
     recover(tmp_path, "rounds")
-    assert spent_of(tmp_path, ME) == pytest.approx(charged(PLAN))
+    assert spent_of(tmp_path, ME) == pytest.approx(charged(PLAN, ME))
     guard = started(tmp_path)
     assert ask(guard, order(4), [head])[0].reason == "run r is finished"
     assert enter(guard, SHORT, "other", [head]).kind == "done"
@@ -361,7 +356,7 @@ def test_a_copy_put_back_needs_its_owners_word(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="copy from a backup"):
         Guard(said)
     recover(tmp_path, "rounds")
-    assert spent_of(tmp_path, ME) == pytest.approx(charged(PLAN))
+    assert spent_of(tmp_path, ME) == pytest.approx(charged(PLAN, ME))
     own_ledger.require_known(said, [head])  # signed before the recovery: it counts no longer
 
 
