@@ -173,8 +173,10 @@ def test_adversaries_that_see_the_same_are_played_once() -> None:
 def test_the_number_of_games_follows_from_trials_or_time() -> None:
     game = attack._game(plan_of("dp_fedavg"), np.ones(40), PEOPLE.classes()[1], "public", PLAIN)
     assert attack._enough(game) == 1500  # 20 canaries of each class
+    long = attack._game(plan_of("dp_fedavg", rounds=1000), np.ones(40), PEOPLE.classes()[1], "public", PLAIN)
+    assert attack._enough(long) == 200
     found = audit(
-        plan_of("dp_fedavg"), PEOPLE, certified(plan_of("dp_fedavg")), seconds=0.01, against=("public",)
+        plan_of("dp_fedavg"), PEOPLE, certified(plan_of("dp_fedavg")), seconds=0.0, against=("public",)
     )
     assert found.games == attack.FEWEST
 

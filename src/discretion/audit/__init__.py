@@ -1,1 +1,1 @@
-"""Verification of runs, signed receipts, and the sentences on what is promised."""
+"""Verification of runs, attacks on plans, signed receipts, and the sentences on what is promised."""

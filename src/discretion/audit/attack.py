@@ -34,7 +34,7 @@ LIKELY = 0.65  # quantile of the likelihoods above which a canary is taken to be
 THRESHOLDS = expit(np.linspace(-6, 6, 49))  # quantiles of the learned scores that are compared as thresholds
 RIDGE = 1e-9  # keeps the learned attack defined where what was seen has linear relations
 FOUND = "canaries are found more often than the certificate allows"
-LEAST_GAMES, MOST_GAMES = 200, 4_000
+LEAST_GAMES, MOST_GAMES, MOST_ROUNDS = 100, 4_000, 200_000  # where neither games nor seconds are given
 FEWEST = 10  # games, however few seconds there are
 
 AnyGame: TypeAlias = "ClientGame | RecordGame"
@@ -124,9 +124,9 @@ def audit(
 
     Guarantees:
         If the plan is executed as written, the chance that anything is contradicted is at most `CHANCE`:
-        attacks and thresholds are fixed on games of their own; the other games are looked at once for each
-        class, adversary and test, which share `CHANCE` among them; and the number of games does not depend on
-        what was seen.
+        attacks and thresholds are fixed on games of their own, and judged by the others; noise, clips and
+        coins are compared with the plan alone; all tests of all classes and adversaries share `CHANCE`; and
+        the number of games does not depend on what was seen.
     """
     names, member = population.classes()
     views = _views(plan, against or playable(certificate))
@@ -179,9 +179,10 @@ def _game(plan: Plan, epsilon: Floats, member: Ints, who: Adversary, server: Ser
 
 
 def _enough(game: AnyGame) -> int:
-    """Return a number of games in which every class has enough trials."""
+    """Return a number of games in which every class has enough trials, if that does not take too long."""
     fewest = int(np.unique(game.group, return_counts=True)[1].min()) * game.each
-    return min(max(-(-game.enough // fewest), LEAST_GAMES), MOST_GAMES)
+    most = min(MOST_GAMES, MOST_ROUNDS // game.plan.rounds)
+    return max(min(-(-game.enough // fewest), most), LEAST_GAMES)
 
 
 def _play(
@@ -194,7 +195,7 @@ def _play(
         number += 1
         done = number / games
         if seconds is not None:
-            done = min((time.monotonic() - start) / seconds, number / FEWEST)
+            done = min((time.monotonic() - start) / max(seconds, 1e-9), number / FEWEST)
         progress(min(done, 1.0))
 
 
