@@ -112,7 +112,7 @@ class Plan:
                 f"noise_at {noise_at}, layers {self.clipping.layers}",
             ),
             (
-                "noise on a grid must be at most 2^50 steps, which can be drawn exactly",
+                "noise on a grid must be at most 2^50 steps",
                 self.grid is None or all((phase.noise <= self.grid.most_noise).all() for phase in phases),
                 [float(phase.noise.max()) for phase in phases],
             ),
