@@ -426,24 +426,6 @@ def test_statistics_are_on_record_as_the_plan_charges_them(path: Path) -> None:
         ledger.admit("a", plan)
 
 
-@pytest.mark.parametrize("rule", ["planned", "adaptive"])
-def test_runs_of_different_clients_take_no_more_room_than_one_run(path: Path, rule: Rule) -> None:
-    """Else time and memory would grow with runs times clients."""
-    spent = []
-    for run in range(20):
-        population = replace(people(50.0, 40.0), client=(f"{run}a", "b" if run < 2 else f"{run}b"))
-        with Ledger(path, population, rule) as ledger:
-            ledger.admit(f"{run}", gaussian(population, 2, 8.0 + run))
-            do(ledger, f"{run}", 1, 2)
-            spent.append(ledger.spent()[0])
-    with Ledger.existing(path) as everybody:
-        steps, names = everybody._accounts.steps(), everybody.population.client
-        assert steps.count.shape == (2, 39) and steps.count[:, names.index("b")].tolist() == [2, 2]
-        assert steps.count.sum() == 20 * 2 * 2
-        own = [names.index(f"{run}a") for run in range(20)]
-        np.testing.assert_array_equal(everybody.spent()[own], spent)
-
-
 def test_whoever_has_no_turn_is_not_charged_for_the_statistic_of_others(path: Path) -> None:
     """Also without turns, where rates are 0 or 1 and counts differ all the same."""
     population = people(50.0, 50.0, 50.0)

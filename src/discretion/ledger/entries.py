@@ -47,7 +47,7 @@ def record(db: sqlite3.Connection, run: str, plan: Plan, own: Ints) -> None:
 
 @dataclass(frozen=True)
 class RunAccount:
-    """What a run costs those of its M clients that are in a population, which are K."""
+    """What a run costs the clients of a population; a client that is not in the run has rate 0."""
 
     place: Ints  # (M,) number in the population of each client of the run, or -1
     rate: Floats  # (S, N) by price
@@ -55,17 +55,6 @@ class RunAccount:
     count: Ints  # (S, N) releases on record, as far as they were read
     whole: Ints  # (S, N) releases of the whole plan
     first: NDArray[np.bool_]  # (N,) who paid for something in this run before it paid in any other
-    rate: Floats  # (S, K) by price
-    multiplier: Floats  # (S, K)
-    count: Ints  # (S, K) releases on record, as far as they were read
-
-    @property
-    def members(self) -> Ints:
-        """(K,) numbers in the population of the run's clients."""
-        return self.place[self.place >= 0]
-
-
-Stack = tuple[Ints, Floats, Floats, Ints]  # (K,) clients, and (S, K) rates, multipliers and counts of theirs
 
 
 class Accounts:
@@ -102,9 +91,6 @@ class Accounts:
             account = RunAccount(place, columns[:, 0], columns[:, 1], count, count.copy(), first)
             self._known[run] = account
             self._add_ahead(run, account.whole, 0)
-            columns = np.array(prices, dtype=np.float64)[:, :, np.array(classes)[place >= 0]]
-            count = np.zeros((needed, columns.shape[2]), dtype=np.int64)
-            self._known[run] = RunAccount(place, columns[:, 0], columns[:, 1], count)
         return self._known[run]
 
     def round_of(self, run: str, phase: int) -> Steps:
@@ -112,7 +98,7 @@ class Accounts:
         account = self.of(run)
         prices, releases = zip(*self._releases(run, phase), strict=True)
         columns = (account.rate[list(prices)], account.multiplier[list(prices)], np.array(releases))
-        return self._stacked([(account.members, *columns)])
+        return Steps(*columns, *self.kind())
 
     def about(self, run: str) -> dict[str, Any] | None:
         """Return plan digest, unit, adjacency and promise of an admitted run; None if there is none."""
@@ -139,12 +125,6 @@ class Accounts:
         self._read_on()
         none = Steps.none(len(self._place))
         found = [(none.rate, none.multiplier, none.count, none.count)]
-        query = "SELECT number, run, phase, refused FROM round WHERE number > ? ORDER BY number"
-        for number, run, phase, refused in self._read(query, [self._seen]):
-            for price, releases in self._releases(run, phase, refused):
-                self.of(run).count[price] += releases
-            self._seen = number
-        found: list[Stack] = []
         for run, closed in self._read("SELECT id, closed FROM run ORDER BY rowid", []):
             if only not in (None, run):
                 continue
@@ -174,26 +154,6 @@ class Accounts:
                 account.first[pays & ~self._begun] = True
                 self._begun |= pays
             self._seen = number
-            taken = count.any(axis=1)
-            found.append((account.members, account.rate[taken], account.multiplier[taken], count[taken]))
-        return self._stacked(found)
-
-    def _stacked(self, found: list[Stack]) -> Steps:
-        """Let the steps of each client follow each other, so that runs of different clients share rows.
-
-        Memory and time grow with the clients of all runs, not with runs times clients of the ledger.
-        """
-        height = np.zeros(len(self._place), dtype=np.int64)
-        for members, rate, _, _ in found:
-            height[members] += len(rate)
-        shape = (int(height.max(initial=0)), len(height))
-        rates, multipliers, counts = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.int64)
-        height[:] = 0
-        for members, rate, multiplier, count in found:
-            rows = height[members] + np.arange(len(rate))[:, None]
-            rates[rows, members], multipliers[rows, members], counts[rows, members] = rate, multiplier, count
-            height[members] += len(rate)
-        return Steps(rates, multipliers, counts, *self.kind())
 
     def after_each_round(self, run: str) -> Steps:
         """Return what this population's only client has paid after each round of a run.
@@ -204,18 +164,13 @@ class Accounts:
         rows = self._read("SELECT phase, refused FROM round WHERE run = ? ORDER BY round", [run])
         count = np.zeros((len(account.rate), len(rows)), dtype=np.int64)
         for at, (phase, refused) in enumerate(rows):
-            for price, releases in self._releases(run, phase, refused):
-                count[price, at] += releases.sum()
-        whole = self._stacked([(account.members, account.rate, account.multiplier, account.count)])
-        rate, multiplier = (np.repeat(column, len(rows), 1) for column in (whole.rate, whole.multiplier))
-        return Steps(rate, multiplier, count[: len(rate)].cumsum(axis=1), *self.kind())
+            for price, (releases,) in self._releases(run, phase, refused):
+                count[price, at] += releases
+        rate, multiplier = (np.repeat(column, len(rows), 1) for column in (account.rate, account.multiplier))
+        return Steps(rate, multiplier, count.cumsum(axis=1), *self.kind())
 
     def _add_ahead(self, run: str, count: Ints, done: int) -> None:
         """Add the releases of the rounds after the first `done` ones to `count` (S, N), by price."""
-
-    def _add_ahead(self, run: str, count: Ints) -> None:
-        """Add the releases of rounds that are not on record yet to `count` (S, K), by price."""
-        ((done,),) = self._read("SELECT COUNT(*) FROM round WHERE run = ?", [run])
         query = "SELECT phase, rounds FROM phase WHERE run = ? AND part = 0 ORDER BY phase"
         for phase, rounds in self._read(query, [run]):
             ahead = rounds - min(done, rounds)
@@ -225,7 +180,7 @@ class Accounts:
                     count[price] += ahead * releases
 
     def _releases(self, run: str, phase: int, refused: str = "[]") -> list[tuple[int, Ints]]:
-        """Return, for each part of a phase, its price and (K,) releases in a round with these refusals."""
+        """Return, for each part of a phase, its price and (N,) releases in a round with these refusals."""
         place, found = self.of(run).place, []
         query = "SELECT price, releases FROM phase WHERE run = ? AND phase = ? ORDER BY part"
         for price, text in self._read(query, [run, phase]):
@@ -234,5 +189,7 @@ class Accounts:
             releases = np.zeros(len(place), dtype=np.int64)
             releases[asked] = counts
             releases[json.loads(refused)] = 0
-            found.append((price, releases[place >= 0]))
+            mine = np.zeros(len(self._place), dtype=np.int64)
+            mine[place[place >= 0]] = releases[place >= 0]
+            found.append((price, mine))
         return found
