@@ -215,7 +215,7 @@ def test_a_phase_that_cannot_be_is_refused(change: dict[str, Any], reason: str) 
 def test_classes_beyond_the_clients_are_refused(number: int) -> None:
     record = json.loads(plan_of(two_pools()).to_json())
     record["class"][0] = number
-    with pytest.raises(PlanError, match="expected one class number, from 0 to below the number of clients"):
+    with pytest.raises(PlanError, match="expected one class number for each client"):
         Plan.from_json(json.dumps(record))
 
 

@@ -14,10 +14,11 @@ from typing import Literal, get_args, get_origin
 import numpy as np
 
 from discretion.arrays import Floats, Ints
-from discretion.errors import PlanError
+from discretion.errors import PlanError, listed
 from discretion.plan.combine import SUM, Combine
 from discretion.plan.grid import ROUNDING, Grid
 from discretion.plan.html_table import html_table, one_line
+from discretion.plan.names import bad_names
 from discretion.plan.phase import FLAT, MOST_ROUNDS, Clipping, Phase, Rule, alike, check, whole
 from discretion.plan.selection_rules import READS, Reading
 from discretion.plan.steps import Adjacency, Steps, Unit
@@ -60,6 +61,8 @@ class Plan:
         object.__setattr__(self, "clients", tuple(self.clients))
         plain = {name: getattr(value, "item", lambda v=value: v)() for name, value in self.parameters.items()}
         object.__setattr__(self, "parameters", MappingProxyType(plain))
+        if bad := bad_names(self.clients):
+            raise PlanError("invalid plan: " + "; ".join(listed(bad)))
         check("plan", [*self._rules_of_fields(), *self._rules_of_phases()])
         object.__setattr__(self, "colluding", int(self.colluding))
         if self.sampling == "fixed_size" and self.accounting != "paper":
