@@ -156,6 +156,13 @@ def test_thousands_of_wrong_entries_are_reported_once(place: tuple[str | int, ..
     assert len(str(error.value)) < 2000
 
 
+def test_a_plan_of_the_right_size_with_something_wrong_in_it_is_refused(tmp_path: Path) -> None:
+    guard = guard_of(tmp_path, 1)
+    for body in (changed("class", to=["x"]), changed("clients", to=["../c1"])):
+        assert ask(guard, join(), body) == plan_size.UNREADABLE
+    guard.close()
+
+
 def test_keys_are_those_of_plans_as_they_are_written() -> None:
     record = json.loads(PLAN.to_json())
     assert plan_size.REQUIRED <= record.keys() <= plan_size.KNOWN

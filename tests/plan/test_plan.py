@@ -110,7 +110,9 @@ def plans(draw: st.DrawFn) -> Plan:
         by_pool=fixed_size,
     )
     parts = tuple(draw(st.lists(of, min_size=1, max_size=3)))
-    on_grid = on_grid and not any(phase.own_pools for phase in parts)
+    grid = Grid(2.0 ** draw(st.integers(-10, 3)), draw(st.integers(1, 10**6)))
+    fits = all((phase.noise <= grid.most_noise).all() and not phase.own_pools for phase in parts)
+    on_grid = on_grid and fits
     return Plan(
         method=draw(st.sampled_from(["one", "ünïcode"])),
         clients=tuple(clients),
@@ -126,7 +128,7 @@ def plans(draw: st.DrawFn) -> Plan:
             () if on_grid else tuple(draw(st.lists(st.integers(1, 1000), max_size=3))),
             Quantile(draw(st.floats(0.1, 0.9)), draw(positive), draw(positive)) if quantile else None,
         ),
-        grid=Grid(2.0 ** draw(st.integers(-10, 3)), draw(st.integers(1, 10**6))) if on_grid else None,
+        grid=grid if on_grid else None,
         reading=reading,
         combine=draw(combines(parts)),
         parameters=draw(st.dictionaries(st.sampled_from(["rounds", "clip"]), parameter)),

@@ -326,7 +326,8 @@ ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
 def test_what_comes_from_files_is_text(tmp_path: Path) -> None:
     """Names and titles; the clients overspend, so that one of them is named."""
-    names = tuple(f"{ATTACK}{i}" for i in range(12))
+    named = ATTACK.replace("/", "")  # no client's name has a slash
+    names = tuple(f"{named}{i}" for i in range(12))
     fair = people()
     population = Population(names, fair.epsilon, fair.delta, fair.size)
     run = make_run(
@@ -341,7 +342,7 @@ def test_what_comes_from_files_is_text(tmp_path: Path) -> None:
     tags = Reader(page).tags
     assert [t for t, _ in tags].count("script") == [t for t, _ in clean].count("script")
     assert "img" not in {t for t, _ in tags}
-    assert text_of(page).count(ATTACK) >= 5  # title twice, data, source, client
+    assert text_of(page).count(ATTACK) >= 4 and named in text_of(page)  # title twice, data, source; client
 
 
 def test_a_method_that_is_not_known_is_text_too(tmp_path: Path) -> None:
