@@ -4,6 +4,7 @@ Run: python benchmarks/filters.py
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -11,8 +12,8 @@ from discretion.accounting import filter, most_rounds, renyi
 from discretion.arrays import Ints
 from discretion.plan.steps import Steps
 
-# budget, delta, sampling rate and noise multiplier
-SETTINGS = [
+Setting = tuple[float, float, float, float]  # budget, delta, sampling rate and noise multiplier
+SETTINGS: list[Setting] = [
     (1.0, 1e-5, 1.0, 30.0),
     (4.0, 1e-5, 1.0, 30.0),
     (8.0, 1e-9, 1.0, 30.0),
@@ -29,15 +30,21 @@ SETTINGS = [
 ]
 
 
-def spent(epsilon: float, delta: float, rate: float, multiplier: float, counts: Ints, first: int) -> float:
-    """By the adaptive rule, after steps of a first plan of `first` steps, and of another plan."""
+def allows(setting: Setting, counts: Ints, first: int) -> bool:
+    """By the adaptive rule: steps of a first plan of `first` steps, and of another plan."""
+    epsilon, delta, rate, multiplier = setting
     rates, multipliers = np.full((2, 1), rate), np.full((2, 1), multiplier)
     taken = filter.Taken(Steps(rates, multipliers, counts[:, None]), np.array([[first], [0]]))
     budgets, deltas = np.array([epsilon]), np.array([delta])
     share = filter.shares(taken, budgets, deltas)
     rest = (1 - share) * deltas
     by_renyi = filter.renyi_mixture(renyi.divergence(taken.steps), rest, filter.ladder(budgets, rest))
-    return float(np.minimum(filter.tight(taken, share * deltas), by_renyi)[0])
+    return bool(np.minimum(filter.tight(taken, share * deltas), by_renyi)[0] <= epsilon)
+
+
+def allows_many(setting: Setting, rounds: int) -> bool:
+    """As many rounds, of which only the first is of the first plan."""
+    return allows(setting, np.array([1, rounds - 1]), 1)
 
 
 def most(allowed: Callable[[int], bool], high: int) -> int:
@@ -54,8 +61,8 @@ def main() -> None:
     for setting in SETTINGS:
         epsilon, delta, rate, multiplier = setting
         planned = most_rounds(epsilon, delta, rate, multiplier)
-        first = planned if spent(*setting, np.array([planned, 0]), planned) <= epsilon else 0
-        later = most(lambda n, s=setting: spent(*s, np.array([1, n - 1]), 1) <= s[0], planned + 1)  # type: ignore[misc, call-arg]
+        first = planned if allows(setting, np.array([planned, 0]), planned) else 0
+        later = most(partial(allows_many, setting), planned + 1)
         shares = [f"{n} ({n / planned:.0%})" for n in (first, later)]
         print(f"| {epsilon:g} | {delta:g} | {rate:g} | {multiplier:g} | {planned} | {' | '.join(shares)} |")
 

@@ -1,5 +1,6 @@
 """The filter keeps every budget, also against those who choose steps by what they have seen."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from discretion.accounting import Pld, filter, gaussian, renyi
 from discretion.arrays import Floats, Ints
@@ -236,27 +238,61 @@ def greedy(path: Floats, generator: np.random.Generator) -> Ints:
     return np.full(len(path), 5)
 
 
-def delta_reached(strategy: Strategy, present: bool, filtered: bool) -> tuple[float, float]:
+Filter = Callable[[Ints], NDArray[np.bool_]]  # (choices, paths) steps taken -> (paths,) which are allowed
+
+
+def no_filter(taken: Ints) -> NDArray[np.bool_]:
+    return np.ones(taken.shape[1], dtype=bool)
+
+
+def renyi_filter(taken: Ints, share: float = 1.0) -> NDArray[np.bool_]:
+    delta = np.full(taken.shape[1], share * DELTA)
+    ladder = filter.ladder(np.full(len(delta), EPSILON), delta)
+    return filter.renyi_mixture(taken.T @ renyi.curve(*CHOICES.T), delta, ladder) <= EPSILON
+
+
+def both_filters(taken: Ints, first: int, planned: int = 1) -> NDArray[np.bool_]:
+    """After a first plan of `planned` steps of the choice `first`; steps beyond it are of other plans."""
+    paths, own = taken.shape[1], np.minimum(taken[first], planned)
+    rate, multiplier = (np.repeat(column[:, None], paths, 1) for column in CHOICES[[first, *range(6)]].T)
+    count = np.concatenate([own[None], taken])
+    count[1 + first] -= own
+    plan = np.zeros_like(count)
+    plan[0] = planned
+    each = np.full(paths, EPSILON), np.full(paths, DELTA)
+    steps = filter.Taken(Steps(rate, multiplier, count), plan)
+    share = filter.shares(steps, *each)
+    assert (share == share[0]).all()
+    return (filter.tight(steps, share * DELTA) <= EPSILON) | renyi_filter(taken, 1 - share[0])
+
+
+FILTERS: dict[str, Filter] = {
+    "Rényi": renyi_filter,
+    "both, first without sampling": functools.partial(both_filters, first=0),
+    "both, first sampled": functools.partial(both_filters, first=1),
+    "both, first set aside": functools.partial(both_filters, first=1, planned=4),
+}
+
+
+def delta_reached(strategy: Strategy, present: bool, allowed: Filter, first: int = 0) -> tuple[float, float]:
     """Mean and its error of (1 - exp(EPSILON - loss))+ after all rounds, by simulation.
 
     `present`: the loss of who took part against who did not; else the other way round.
     """
     generator = np.random.default_rng(5)
-    curves = renyi.curve(*CHOICES.T)
-    delta = np.full(PATHS, DELTA)
-    ladder = filter.ladder(np.full(PATHS, EPSILON), delta)
-    total, loss = np.zeros((PATHS, len(renyi.ORDERS))), np.zeros(PATHS)
-    for _ in range(ROUNDS):
-        wish = strategy(loss, generator)
+    taken, loss = np.zeros((len(CHOICES), PATHS), dtype=np.int64), np.zeros(PATHS)
+    for round_ in range(ROUNDS):
+        wish = strategy(loss, generator) if round_ else np.full(PATHS, first)
         for choice in range(len(CHOICES) - 1, -1, -1):  # what is refused is asked for in smaller steps
             who = np.flatnonzero(wish == choice)
-            after = total[who] + curves[choice]
-            taken = np.ones(len(who), bool)
-            if filtered:
-                taken = filter.renyi_mixture(after, delta[who], ladder[who]) <= EPSILON
-            wish[who[~taken]] -= 1
-            who = who[taken]
-            total[who] = after[taken]
+            after = taken[:, who]
+            after[choice] += 1
+            kinds, kind = np.unique(after, axis=1, return_inverse=True)
+            within = allowed(kinds)[kind.reshape(-1)] if len(who) else np.zeros(0, dtype=bool)
+            assert round_ or within.all()
+            wish[who[~within]] -= 1
+            who = who[within]
+            taken[:, who] = after[:, within]
             rate, multiplier = CHOICES[choice]
             coin = present & (generator.random(len(who)) < rate)
             seen = generator.standard_normal(len(who)) + coin / multiplier
@@ -268,12 +304,15 @@ def delta_reached(strategy: Strategy, present: bool, filtered: bool) -> tuple[fl
 
 @pytest.mark.parametrize("present", [True, False])
 @pytest.mark.parametrize("strategy", [chase, gamble, greedy])
-def test_no_strategy_gets_past_delta(strategy: Strategy, present: bool) -> None:
-    reached, error = delta_reached(strategy, present, filtered=True)
-    assert 0.1 * DELTA < reached <= DELTA + 3 * error
+@pytest.mark.parametrize("name", FILTERS)
+def test_no_strategy_gets_past_delta(strategy: Strategy, present: bool, name: str) -> None:
+    allowed = FILTERS[name]
+    first = allowed.keywords["first"] if isinstance(allowed, functools.partial) else 0
+    reached, error = delta_reached(strategy, present, allowed, first)
+    assert 0.02 * DELTA < reached <= DELTA + 3 * error
 
 
 def test_the_strategies_would_get_past_delta_without_the_filter() -> None:
     for strategy in (chase, gamble, greedy):
-        reached, _ = delta_reached(strategy, True, filtered=False)
+        reached, _ = delta_reached(strategy, True, no_filter)
         assert reached > 2 * DELTA

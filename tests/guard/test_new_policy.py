@@ -59,6 +59,7 @@ def test_a_policy_has_the_clients_own_entry(tmp_path: Path) -> None:
     assert said.operators == {"here": "ab" * 32} and said.models == {"linear": SHAPES}
     assert said.data.records == str(tmp_path / "records.txt")
     assert (said.test_seed, said.trust_server, said.against) == (None, False, "server")
+    assert said.rule == "adaptive"
     assert (said.ceilings.epochs, said.ceilings.steps) == (1, 5)
     assert written(PLANS["seeded"], tmp_path / "GUARD.toml").test_seed == SEED
 

@@ -102,8 +102,10 @@ def tight(taken: Taken, delta: Floats) -> Floats:
 
         V(L) = E[(1 - exp(budget - L - Z - G))+],    an average of functions (1 - exp(t - L))+.
 
-    (1) A step of the plan takes its loss out of Z and adds it to L: on average, V stays the same. So does
-        a step without sampling, as G is the sum of N(w/2, w) and N((m - w)/2, m - w) for w = 1 / multiplier².
+    (1) Given what was released before, no step raises the average of (1 - exp(t - L))+, for any t, more than
+        the sampled Gaussian step that it is charged as. A step of the plan takes that step's loss out of Z
+        and adds it to L: on average, V stays the same. So it does with a step without sampling, as G is the
+        sum of N(w/2, w) and N((m - w)/2, m - w), independent of each other, for w = 1 / multiplier².
         A sampled step raises the average of (1 - exp(t - L))+ no more than the same step without
         sampling, for every t and in both directions: this average is jointly convex in the two
         distributions, and sampling mixes one of them with the other.
