@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -232,6 +233,13 @@ def test_a_receipt_in_mid_run_and_later(run: Path) -> None:
     assert receipts.differences(late, run) == ["spending", "life", "finished"]
     forge(whole / "ledger.sqlite", "UPDATE price SET rate = REPLACE(rate, '0.5', '0.6')")
     assert receipts.differences(early, whole) == ["spending"]
+
+
+def test_a_damaged_ledger_vouches_for_nothing(run: Path) -> None:
+    with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
+        db.execute("DELETE FROM round WHERE round = 5")
+    with pytest.raises(LedgerError, match="is damaged"):
+        receipts.issue(run, "c4", KEY)
 
 
 def test_refused_rounds_are_free(run: Path) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,12 @@ def change(path: Path, edit: Callable[[Record], None]) -> None:
 
 def sql(run: Path, statement: str) -> None:
     forge(run / "ledger.sqlite", statement)
+
+
+def by_hand(run: Path, statement: str) -> None:
+    """Change the ledger and leave its chain alone."""
+    with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
+        db.execute(statement)
 
 
 def less_noise(record: Record) -> None:
@@ -184,6 +192,10 @@ TAMPERED: dict[str, Tampering] = {
     "costlier rounds in the ledger": (
         lambda run: sql(run, "UPDATE price SET rate = REPLACE(rate, '0.5', '0.9')"),
         "budgets, by the ledger",
+    ),
+    "a row in the ledger that is not as it was written": (
+        lambda run: by_hand(run, "UPDATE run SET admitted = 'earlier'"),
+        "ledger, row by row",
     ),
     "prices in the ledger that make no sense": (
         lambda run: sql(run, "UPDATE price SET multiplier = '[]'"),
