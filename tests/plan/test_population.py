@@ -285,7 +285,7 @@ def test_every_bad_row_is_reported_at_once_with_its_line(tmp_path: Path) -> None
         "  line 4: epsilon is missing; expected a number",
         "  line 5: epsilon is -1; expected a number above 0 (inf for public data)",
         "  line 6: epsilon is nan; expected a number above 0 (inf for public data)",
-        "  line 7: client 'good' is already in line 2; expected each client once",
+        "  line 7: client 'good' is already in line 2; expected each once",
         "  line 8: delta is 1; expected a number above 0 and below 1, such as 1e-5",
         "  line 9: size is 0; expected a whole number of records, at least 1",
         "  line 10: size is 2.5; expected a whole number of records, at least 1",
@@ -323,7 +323,7 @@ def test_of_very_many_problems_the_first_are_shown(tmp_path: Path) -> None:
         ("client,epsilon,delta,size,size\na,1,1e-5,1,1\n", "column name twice"),
         (HEADER, "there are no clients below the first line"),
         (HEADER + "\n , , , \n", "there are no clients below the first line"),
-        (HEADER.replace(",", ";") + "a;1;1e-5;10\n", "missing client, epsilon, delta, size"),
+        ("client;epsilon;size\na;1;10\n", "found client, epsilon, size, missing delta"),
     ],
 )
 def test_files_without_clients_or_header_are_refused(tmp_path: Path, text: str, reason: str) -> None:
@@ -332,7 +332,8 @@ def test_files_without_clients_or_header_are_refused(tmp_path: Path, text: str, 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     assert "cannot read the population" in problems_of(tmp_path, "clïent,epsilon".encode("latin-1"))[0]
-    assert "cannot read the population" in problems_of(tmp_path, HEADER.encode("utf-16"))[0]
+    assert "not a text in utf-16" in problems_of(tmp_path, HEADER.encode("utf-16")[:-1])[0]
+    assert "found a zero byte" in problems_of(tmp_path, HEADER.encode("utf-16-le"))[0]
     with pytest.raises(PopulationError, match="cannot read the population from .*none.csv"):
         Population.from_csv(tmp_path / "none.csv")
     with pytest.raises(InputError, match="cannot read"):
@@ -415,3 +416,54 @@ def test_a_number_is_what_a_person_would_read(tmp_path: Path, number: str) -> No
         in problems_of(tmp_path, HEADER + f"a,{number},1e-5,1\n")[1]
     )
     assert read(tmp_path, HEADER + "a,inf,1e-5,1\n").epsilon.tolist() == [np.inf]
+
+
+# as spreadsheets save them
+
+GERMAN = "client;epsilon;delta;size;speed\nZürich;0,5;0,00001;10;1,234\nBasel;8;1e-5;20;-2\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_european_spreadsheets_are_read(encoding: str, separator: str, tmp_path: Path) -> None:
+    found = read(tmp_path, GERMAN.replace(";", separator).encode(encoding))
+    english = "client,epsilon,delta,size,speed\nZürich,0.5,1e-5,10,1.234\nBasel,8,1e-5,20,-2\n"
+    assert found.digest() == read(tmp_path, english).digest()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            ("0,5", "0.5"),
+            "found decimal commas and decimal points (line 2, column epsilon: '0.5', line 2, col",
+        ),
+        (
+            ("0,5;0,00001", "1.234;1e-5"),
+            "line 2, column epsilon: '1.234' may be a decimal fraction or a thousand",
+        ),
+        (("0,5", "1.000,5"), "line 2: epsilon is '1.000,5'; expected a number; write thousands without"),
+        ((";10;", ";1.000;"), "line 2: size is '1.000'; expected a number; write thousands without"),
+    ],
+)
+def test_no_sign_is_guessed(change: tuple[str, str], reason: str, tmp_path: Path) -> None:
+    assert reason in "\n".join(problems_of(tmp_path, GERMAN.replace(*change)))
+
+
+def test_decimal_commas_between_commas_and_other_encodings_are_named(tmp_path: Path) -> None:
+    said = "\n".join(problems_of(tmp_path, HEADER + 'a,"0,5",1e-5,10\n'))
+    assert "line 2: epsilon is '0,5'; expected a number; a decimal comma? Then write numbers with a" in said
+    said = problems_of(tmp_path, GERMAN.encode("cp1252"))[0]
+    assert "line 2: found a byte 0xfc" in said and "the cell would be 'Zürich'" in said
+
+
+def test_sizes_are_counted_where_none_are_declared(tmp_path: Path) -> None:
+    path, counted = tmp_path / "people.csv", {"a": 7, "b": 9}
+    path.write_text("client,epsilon,delta\nb,1,1e-5\na,2,1e-5\n")
+    assert Population.from_csv(path, counted).size.tolist() == [9, 7]
+    with pytest.raises(PopulationError, match="missing size; .discretion population. counts"):
+        Population.from_csv(path)
+    with pytest.raises(PopulationError, match="(?s)2 problems.*line 2: no size.* client 'b' .*line 3: .*'a'"):
+        Population.from_csv(path, {"c": 1})
+    path.write_text(HEADER + "a,1,1e-5,3\n")
+    assert Population.from_csv(path, counted).size.tolist() == [3]  # whoever divides the data compares

@@ -9,7 +9,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +17,11 @@ import pytest
 from PIL import Image
 
 from discretion.errors import DataError
-from discretion.tasks import datasets, fetch, readers
+from discretion.tasks import datasets, fetch, own_table, readers
 from discretion.tasks.catalogue import ENTRIES
+from discretion.tasks.datasets import OwnTables
 from discretion.tasks.fetch import RECIPES, FileSource, Recipe, Unavailable
+from discretion.tasks.own_table import TableForm
 
 
 @pytest.fixture(autouse=True)
@@ -144,6 +146,71 @@ def test_adult_names_the_bad_line(tmp_path: Path, old: str, new: str, message: s
     (tmp_path / "a").write_text(ADULT + ADULT.replace(old, new))
     with pytest.raises(DataError, match=message):
         readers.read_adult(tmp_path / "a")
+
+
+HOSPITALS = {
+    "cleveland": "63.0,1.0,1,145.0,233.0,1.0,2,150.0,0,2.3,3,0,6,0\n67,1,4,160,286,0,2,108,1,1.5,2,3,3,2\n",
+    "hungarian": "28,1,2,130,132,0,2,185,0,0,?,?,?,0\n29,1,2,140,NaN,0,0,170,0,0,?,NaN,?,0\n",
+    "switzerland": "32,1,1,95,0,?,0,127,0,.7,1,?,?,1\n34,1,4,0,0,?,?,154,0,.2,1,?,?,1\n",
+    "va": "63,1,4,140,260,0,1,112,1,3,2,?,?,2\n44,1,4,130,209,0,1,127,0,0,?,?,?,0\n",
+}
+
+
+def hospital_files(folder: Path, **changed: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for hospital, text in (HOSPITALS | changed).items():
+        (folder / f"processed.{hospital}.data").write_text(text)
+    return folder
+
+
+def test_heart_disease_is_four_hospitals_with_public_constants(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert = readers.CONVERSIONS["heart-disease"]
+    convert(hospital_files(tmp_path / "a"))
+    table = (tmp_path / "a" / "heart-disease.csv").read_bytes()
+    # Another edition of the same numbers makes the same table.
+    spelt = {name: text.replace("NaN", "?").replace(".0,", ",") for name, text in HOSPITALS.items()}
+    convert(hospital_files(tmp_path / "b", **spelt))
+    assert (tmp_path / "b" / "heart-disease.csv").read_bytes() == table
+    by_hand(monkeypatch, cache, "heart-disease", {"heart-disease.csv": table})
+    data = datasets.load("heart-disease")
+    assert data.owners == ("cleveland", "hungary", "switzerland", "long-beach") and data.owner is not None
+    assert (
+        np.bincount(data.owner, minlength=4).min() >= 1
+        and len(data.owner) == 7
+        and len(data.test.labels) == 1
+    )
+    features, labels, hospital = readers.read_heart(cache / "heart-disease" / "heart-disease.csv")
+    assert labels.tolist() == [0, 1, 0, 0, 1, 1, 1, 0] and hospital.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert features[0, :4] == pytest.approx([13 / 20, 0, 15 / 40, 0])
+    assert features[5, 2:6].tolist() == [0, 1, 0, 1]  # pressure and cholesterol of 0 are missing
+    groups = np.split(features[:, 12:], np.cumsum([3, 5, 3, 4, 3, 4]), axis=1)  # a category or missing
+    assert all((group.sum(axis=1) == 1).all() for group in groups) and groups[-1][0].tolist() == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "63,1,1,x,233,1,2,150,0,2.3,3,0,6,0",
+            "processed.va.data, line 1: expected 14 numbers, found '63,1,1,x",
+        ),
+        ("63,1,1", "line 1: expected 14 numbers"),
+        ("63,1,9,1,233,1,2,150,0,2.3,3,0,6,0", "line 1: cp is 9, expected one of 1, 2, 3, 4"),
+        ("?,1,1,1,233,1,2,150,0,2.3,3,0,6,?", "line 1: the label is missing"),
+    ],
+)
+def test_heart_disease_names_the_bad_line(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        readers.CONVERSIONS["heart-disease"](hospital_files(tmp_path, va=line))
+
+
+def test_heart_disease_needs_all_four_files(tmp_path: Path) -> None:
+    readers.CONVERSIONS["heart-disease"](tmp_path)  # another source's files: nothing to convert
+    (hospital_files(tmp_path) / "processed.va.data").unlink()
+    with pytest.raises(DataError, match=r"processed.va.data is missing"):
+        readers.CONVERSIONS["heart-disease"](tmp_path)
 
 
 PLAYS = """\fhamlet
@@ -273,22 +340,23 @@ def test_csv_with_clients(tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     rows = [f"{i},{'yes' if i % 3 else 'no'},client {i % 7},{-i / 2}\n" for i in range(50)]
     path.write_text("\ufeffage, label,client,height\n" + "".join(rows), encoding="utf-8")
-    data = datasets.load("csv", path=path)
-    assert len(data.train.labels) == 40 and len(data.test.labels) == 10 and data.classes == 2
-    assert data.owner is not None and data.owner.shape == (40,)
-    assert set(data.owner.tolist()) == set(range(7))  # nobody is left without a training record
+    data = datasets.load("csv", own=OwnTables(path))
+    assert len(data.train.labels) == 42 and len(data.test.labels) == 8 and data.classes == 2
+    assert data.owner is not None and data.test_owner is not None
+    assert np.bincount(data.owner).tolist() == [6] * 7  # of 8 records client 0 keeps 2, of 7 the others 1
+    assert np.bincount(data.test_owner).tolist() == [2, 1, 1, 1, 1, 1, 1]
     ages = data.train.inputs[:, 0]
     assert (data.train.inputs[:, 1] == -ages / 2).all()
     assert (data.train.labels == (ages % 3 > 0)).all() and (data.owner == ages % 7).all()
     assert data.owners[3] == "client 3"
-    again = datasets.load("csv", path=path)
+    again = datasets.load("csv", own=OwnTables(path))
     assert (again.test.inputs == data.test.inputs).all()
 
 
 def test_csv_labels_are_in_the_order_of_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("label,x\n" + "".join(f"{label},{label}\n" for label in (10, 2, 1, 2, 10)))
-    data = datasets.load("csv", path=path)
+    data = datasets.load("csv", own=OwnTables(path))
     assert data.classes == 3 and data.owner is None and data.owners == ()
     both = zip(
         (*data.train.labels, *data.test.labels),
@@ -303,7 +371,7 @@ def test_labels_that_are_one_number_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("label,x\n" + "1,0\n1.0,1\n2,2\n" * 5)
     with pytest.raises(DataError, match="one number as two labels, .* expected one spelling"):
-        datasets.load("csv", path=path)
+        datasets.load("csv", own=OwnTables(path))
 
 
 @pytest.mark.parametrize(
@@ -326,7 +394,7 @@ def test_csv_lists_all_bad_cells(tmp_path: Path) -> None:
         "label,client,x,y\n1,a,1,2\n0,,old,2\n,a,1,nan\n\n1,a,1\n0,b,1e39,-inf\n" + "1,a,?,1\n" * 20
     )
     with pytest.raises(DataError) as caught:
-        datasets.load("csv", path=path)
+        datasets.load("csv", own=OwnTables(path))
     lines = str(caught.value).splitlines()
     assert lines[0] == f"{path}: 27 problems to correct:"
     assert lines[1:8] == [
@@ -359,16 +427,124 @@ def test_csv_lists_all_bad_cells(tmp_path: Path) -> None:
 def test_csv_refuses(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "a.csv").write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(DataError, match=message):
-        datasets.load("csv", path=tmp_path / "a.csv")
+        datasets.load("csv", own=OwnTables(tmp_path / "a.csv"))
 
 
 def test_csv_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
-        datasets.load("csv", path=tmp_path / "none.csv")
+        datasets.load("csv", own=OwnTables(tmp_path / "none.csv"))
     with pytest.raises(DataError, match="needs the path"):
         datasets.load("csv")
-    with pytest.raises(DataError, match="takes no path"):
-        datasets.load("mnist", path=tmp_path)
+    with pytest.raises(DataError, match="takes no path, test records, labels or scales"):
+        datasets.load("mnist", own=OwnTables(tmp_path))
+
+
+def german(tmp_path: Path, encoding: str = "utf-8", separator: str = ";") -> Path:
+    """A table of three hospitals with 10, 6 and 1 records, as a German spreadsheet saves it."""
+    owners = ["Zürich"] * 10 + ["Basel"] * 6 + ["Genf"]
+    rows = [f"{owner};{i},25;-1,5;{('krank', 'gesund')[i % 2]}" for i, owner in enumerate(owners)]
+    path = tmp_path / "tabelle.csv"
+    path.write_bytes(
+        "\r\n".join(["spital;alter;x;befund", *rows, ";;;"]).replace(";", separator).encode(encoding)
+    )
+    return path
+
+
+FORM = TableForm("befund", "spital")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_european_spreadsheets_are_read(encoding: str, separator: str, tmp_path: Path) -> None:
+    form = replace(FORM, encoding="cp1252" if encoding == "cp1252" else "")
+    data = datasets.load("csv", own=OwnTables(german(tmp_path, encoding, separator), form=form))
+    assert data.owners == ("Basel", "Genf", "Zürich") and data.label_names == ("gesund", "krank")
+    assert data.feature_names == ("alter", "x")
+    assert sorted((*data.train.inputs[:, 0], *data.test.inputs[:, 0])) == [i + 0.25 for i in range(17)]
+    assert data.owner is not None and np.bincount(data.owner).tolist() == [5, 1, 8]
+
+
+def test_other_encodings_and_thousands_are_named(tmp_path: Path) -> None:
+    path = german(tmp_path, "cp1252")
+    with pytest.raises(DataError, match="line 2: found a byte 0xfc.*'Zürich'.*set data.encoding"):
+        datasets.load("csv", own=OwnTables(path, form=FORM))
+    path.write_text("label;x\n" + "1;1.234\n0;1\n" * 5)
+    with pytest.raises(DataError, match="line 2, column x: '1.234' may be .* set data.decimal"):
+        datasets.load("csv", own=OwnTables(path))
+    data = datasets.load("csv", own=OwnTables(path, form=TableForm(decimal=".")))
+    assert data.train.inputs.max() == np.float32(1.234)
+    path.write_text("label,x\n" + '1,"1,5"\n0,1\n' * 5)
+    with pytest.raises(
+        DataError, match="line 2, column x: '1,5' is not .* a decimal comma. Then set data.deci"
+    ):
+        datasets.load("csv", own=OwnTables(path))
+    assert datasets.load("csv", own=OwnTables(path, form=TableForm(decimal=","))).train.inputs.max() == 1.5
+
+
+def test_a_client_alone_would_hold_out_the_same_records(tmp_path: Path) -> None:
+    path = german(tmp_path)
+    both = datasets.load("csv", own=OwnTables(path, hold_out=0.3, form=FORM))
+    assert both.test_owner is not None and np.bincount(both.test_owner).tolist() == [2, 0, 3]
+    assert datasets.training_sizes(path, 0.3, FORM) == {"Basel": 4, "Genf": 1, "Zürich": 7}
+    assert datasets.training_sizes(path, 0, FORM) == {"Basel": 6, "Genf": 1, "Zürich": 10}
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join([lines[0], *(line for line in lines if "Basel" in line)]), encoding="utf-8")
+    alone = datasets.load("csv", own=OwnTables(path, hold_out=0.3, form=FORM))
+    np.testing.assert_array_equal(alone.test.inputs, both.test.inputs[both.test_owner == 0])
+
+
+def test_test_records_may_be_a_table_of_their_own(tmp_path: Path) -> None:
+    path, test = german(tmp_path), tmp_path / "test.csv"
+    test.write_text("x,befund,alter\n5,krank,50\n6,krank,60\n")
+    data = datasets.load("csv", own=OwnTables(path, test, form=FORM))
+    assert len(data.train.labels) == 17 and data.test_owner is None and data.owners[0] == "Basel"
+    assert data.test.inputs.tolist() == [[50, 5], [60, 6]] and data.test.labels.tolist() == [1, 1]
+    for text, message in (
+        ("x,befund\n5,krank\n", "differ in alter"),
+        ("x,befund,alter\n5,tot,1\n", "labels that no training record has: tot"),
+        ("x,befund,alter\n", "no test record"),
+    ):
+        test.write_text(text)
+        with pytest.raises(DataError, match=message):
+            datasets.load("csv", own=OwnTables(path, test, form=FORM))
+    alone = datasets.load("csv", own=OwnTables(None, path, form=FORM))  # whose clients are behind guards
+    assert alone.train.inputs.shape == (0, 2) and len(alone.test.labels) == 17 and alone.owner is None
+    with pytest.raises(DataError, match="or of test records"):
+        datasets.load("csv", own=OwnTables(None))
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("spital,befund,client", "a column `client` beside those"),
+        ("klinik,befund,x", "expected a column `befund` and a column `spital`"),
+    ],
+)
+def test_columns_that_are_not_what_was_said(header: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"{header}\na,1,2\n")
+    with pytest.raises(DataError, match=message):
+        datasets.load("csv", own=OwnTables(path, form=FORM))
+
+
+def test_counting_needs_a_client_in_every_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x,client\n1,a\n2\n3,\n")
+    with pytest.raises(DataError, match="(?s)2 problems.*line 3, column client: empty.*line 4"):
+        datasets.training_sizes(path, 0, TableForm())
+    with pytest.raises(DataError, match="the header is x, client; expected a column `spital`"):
+        datasets.training_sizes(path, 0, FORM)
+
+
+def test_a_written_table_is_read_back_exactly(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    features = np.concatenate([rng.normal(size=3000), 10.0 ** rng.uniform(-44, 38, 3000)]).astype(np.float32)
+    labels = ["a;b", 'say "c"'] * 3000
+    path = tmp_path / "records.csv"
+    path.write_text(own_table.to_csv(["x,y"], features[:, None], labels))
+    table = own_table.read_table(path)
+    np.testing.assert_array_equal(table.features[:, 0], features)
+    assert table.names == ("x,y",) and list(table.labels) == labels
 
 
 # By name

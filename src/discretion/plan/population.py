@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,10 +19,12 @@ from discretion.arrays import Floats, Ints, distinct
 from discretion.errors import PopulationError, listed
 from discretion.plan.html_table import html_table, one_line, span
 from discretion.plan.names import bad_names
+from discretion.spreadsheet import decode, hint, number, parse
 
 COLUMNS = ("client", "epsilon", "delta", "size")
 MOST_CLASSES = 8
 LARGEST_SIZE = 2**53  # up to here a float holds every whole number
+_POINTS = "write numbers with a decimal point, and commas between cells"
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,15 +115,24 @@ class Population:
         return cls(names, budgets, for_each(delta), sizes, dict(traits or {}))
 
     @classmethod
-    def from_csv(cls, path: Path | str) -> "Population":
-        """Read `COLUMNS` and, as traits, all other columns; raise `PopulationError` with every bad row."""
+    def from_csv(cls, path: Path | str, sizes: Mapping[str, int] | None = None) -> "Population":
+        """Read `COLUMNS` and, as traits, all other columns; raise `PopulationError` with every bad row.
+
+        Where the file has no column `size`, `sizes` tells the number of training records by client.
+        """
         try:
-            with Path(path).open(encoding="utf-8-sig", newline="") as file:
-                return _parse(file, str(path))
-        except (OSError, UnicodeDecodeError) as problem:
+            text = decode(Path(path).read_bytes())
+        except (OSError, ValueError) as problem:
             raise PopulationError(f"cannot read the population from {path}: {problem}") from None
-        except csv.Error as problem:
-            raise PopulationError(f"{path} is not CSV: {problem}") from None
+        return cls.from_text(text, str(path), sizes)
+
+    @classmethod
+    def from_text(cls, text: str, source: str, sizes: Mapping[str, int] | None = None) -> "Population":
+        """Read a population from CSV text, as `from_csv` reads a file; `source` is its name in messages."""
+        try:
+            return _parse(text, source, sizes)
+        except ValueError as problem:
+            raise PopulationError(f"{source}: {problem}") from None
 
     def to_csv(self) -> str:
         """Return the CSV text that `from_csv` reads back exactly."""
@@ -178,39 +189,33 @@ def _row_problems(epsilon: float, delta: float, size: float) -> list[str]:
     return problems
 
 
-def _parse(file: TextIO, source: str) -> Population:
-    lines = csv.reader(file, strict=True)
-    header = [name.strip() for name in next(lines, [])]
-    missing = [name for name in COLUMNS if name not in header]
-    if missing:
-        raise PopulationError(
-            f"{source}: the first line must name the columns {', '.join(COLUMNS)}; "
-            f"found {', '.join(header) or 'nothing'}, missing {', '.join(missing)}"
-        )
-    if len(set(header)) != len(header):
-        raise PopulationError(f"{source}: found a column name twice in the first line, expected each once")
+def _parse(text: str, source: str, sizes: Mapping[str, int] | None) -> Population:
+    sheet = parse(text, COLUMNS[:3])
+    header = sheet.header
+    counted = {} if sizes is None or "size" in header else sizes
+    _require_columns(header, source, bool(counted))
     numeric = [name for name in header if name != "client"]
+    decimal = sheet.decimal_sign(numeric, _POINTS)
     problems: list[str] = []
     seen: dict[str, int] = {}
     rows: list[dict[str, float]] = []
-    for cells in lines:
-        at = f"line {lines.line_num}"
-        if not any(cell.strip() for cell in cells):
-            continue
+    for line, cells in sheet.rows:
+        at = f"line {line}"
         if len(cells) != len(header):
             problems.append(f"{at}: {len(cells)} cells, expected {len(header)}")
             continue
-        row = dict(zip(header, (cell.strip() for cell in cells), strict=True))
+        row = dict(zip(header, cells, strict=True))
         name = unicodedata.normalize("NFC", row["client"])
         if bad := bad_names([name]):
             problems += [f"{at}: {problem}" for problem in bad]
         elif name in seen:
-            problems.append(
-                f"{at}: client {name!r} is already in line {seen[name]}; expected each client once"
-            )
+            problems.append(f"{at}: client {name!r} is already in line {seen[name]}; expected each once")
         else:
-            seen[name] = lines.line_num
-        values, bad = _numbers(row, numeric)
+            seen[name] = line
+        values, bad = _numbers(row, numeric, decimal)
+        if counted and name not in counted:
+            bad.append(f"no size, and the data has no records of client {name!r} for training")
+        values |= {"size": counted[name]} if name in counted else {}
         problems += [f"{at}: {problem}" for problem in bad]
         if all(column in values for column in COLUMNS[1:]):
             found = _row_problems(values["epsilon"], values["delta"], values["size"])
@@ -219,28 +224,32 @@ def _parse(file: TextIO, source: str) -> Population:
     if not rows and not problems:
         problems.append("there are no clients below the first line")
     _raise(source, problems)
-    columns: dict[str, NDArray[Any]] = {name: np.array([row[name] for row in rows]) for name in numeric}
+    columns: dict[str, NDArray[Any]] = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     epsilon, delta, size = (columns.pop(name) for name in COLUMNS[1:])
     return Population(tuple(seen), epsilon, delta, size, columns)
 
 
-def _number(text: str) -> float:
-    """Return the number in a text; refuse underscores, and infinity unless the text says inf."""
-    value = float(text)
-    if "_" in text or (math.isinf(value) and "inf" not in text.lower()):
-        raise ValueError(text)
-    return value
+def _require_columns(header: tuple[str, ...], source: str, counted: bool) -> None:
+    missing = [name for name in COLUMNS if name not in header and not (counted and name == "size")]
+    if missing:
+        only = "; `discretion population` counts the records in a table" if missing == ["size"] else ""
+        raise PopulationError(
+            f"{source}: the first line must name the columns {', '.join(COLUMNS)}; "
+            f"found {', '.join(header) or 'nothing'}, missing {', '.join(missing)}{only}"
+        )
+    if len(set(header)) != len(header):
+        raise PopulationError(f"{source}: found a column name twice in the first line, expected each once")
 
 
-def _numbers(row: dict[str, str], names: list[str]) -> tuple[dict[str, float], list[str]]:
+def _numbers(row: dict[str, str], names: list[str], decimal: str) -> tuple[dict[str, float], list[str]]:
     values: dict[str, float] = {}
     problems = []
     for name in names:
         try:
-            values[name] = _number(row[name])
+            values[name] = number(row[name], decimal)
         except ValueError:
             found = repr(row[name]) if row[name] else "missing"
-            problems.append(f"{name} is {found}; expected a number")
+            problems.append(f"{name} is {found}; expected a number" + hint(row[name], decimal, _POINTS))
             continue
         if name not in COLUMNS and not math.isfinite(values[name]):
             problems.append(f"{name} is {row[name]}; expected a finite number")

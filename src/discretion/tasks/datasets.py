@@ -1,7 +1,7 @@
 """Data sets by name: arrays ready for a model, number of classes, owners of records."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from discretion import outside
 from discretion.errors import DataError, nearest
-from discretion.tasks import fetch, readers
+from discretion.tasks import fetch, own_table, readers
 from discretion.tasks.catalogue import FACTS, Kind
 from discretion.tasks.fetch import RECIPES, Progress, Report
+from discretion.tasks.own_table import Table, TableForm
 from discretion.tasks.readers import Bytes, Floats, Ints
 
 
@@ -33,21 +34,42 @@ class Dataset:
     std: float = 1.0
     owner: Ints | None = None  # (n,) the natural owner of each training record
     owners: tuple[str, ...] = ()  # their names
+    test_owner: Ints | None = (
+        None  # (m,) the owner of each test record, where owners kept them out of training
+    )
+    label_names: tuple[str, ...] = ()  # (classes,) labels of a table, in the order of their numbers
+    feature_names: tuple[str, ...] = ()  # (F,) columns of a table
+    feature_scales: tuple[float, ...] = ()  # (F,) public numbers that these were divided by; empty: by none
+
+
+HOLD_OUT = 0.2  # share of a table's records that is kept for testing, where no file of test records is given
+
+
+@dataclass(frozen=True)
+class OwnTables:
+    """A user's own records."""
+
+    train: Path | None  # None: clients elsewhere have them
+    test: Path | None = None  # None: a share of the records is kept out of training
+    hold_out: float = HOLD_OUT
+    form: TableForm = TableForm()
+    labels: tuple[str, ...] = ()  # all labels in the order of their numbers; empty: those found, sorted
+    scales: Mapping[str, float] = field(default_factory=dict)  # public numbers by which columns are divided
 
 
 def load(
     name: str,
     *,
-    path: Path | None = None,
+    own: OwnTables | None = None,
     offline: bool = False,
     report: Report | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Return a data set by name, from the cache if it is there; `path` is a person's own table (csv).
+    """Return a data set by name, from the cache if it is there; `own` has a person's own tables (csv).
 
     `package.module:function` is imported and called; the function takes nothing and returns a Dataset.
     """
-    if outside.is_outside(name) and path is None:
+    if outside.is_outside(name) and own is None:
         return _from_outside(name)
     if name not in FACTS:
         raise DataError(
@@ -55,13 +77,13 @@ def load(
             "as package.module:function."
         )
     if name == "csv":
-        if path is None:
+        if own is None:
             raise DataError("csv: needs the path of your table.")
-        return _own_table(path)
-    if path is not None:
+        return _own_tables(own)
+    if own is not None:
         raise DataError(
-            f"{name}: takes no path; its files belong into {fetch.cache_folder() / name}. "
-            "A table of your own is the data set csv."
+            f"{name}: takes no path, test records, labels or scales; its files belong into "
+            f"{fetch.cache_folder() / name}. A table of your own is the data set csv."
         )
     if name not in RECIPES:
         return _from_scikit_learn(name)
@@ -154,6 +176,14 @@ def _shakespeare(folder: Path, source: str) -> Dataset:
     return replace(data, owner=owner, owners=owners)
 
 
+def _heart(folder: Path, source: str) -> Dataset:
+    """Return the records of four hospitals, which own them; a fixed fifth of all is for testing."""
+    inputs, labels, owner = readers.read_heart(folder / "heart-disease.csv")
+    is_test = _test_fifth(len(labels), owner)
+    data = _dataset("heart-disease", _split(inputs, labels, is_test), 2, source)
+    return replace(data, owner=owner[~is_test], owners=tuple(readers.HOSPITALS))
+
+
 def _from_scikit_learn(name: str) -> Dataset:
     try:
         from sklearn import datasets
@@ -172,25 +202,95 @@ def _from_scikit_learn(name: str) -> Dataset:
     return _dataset(name, splits, len(np.unique(labels)), "embedded in scikit-learn")
 
 
-def _own_table(path: Path) -> Dataset:
-    """Read the user's table; features are used as they are, so scale them by public constants before."""
-    table = readers.read_table(path)
-    found, labels = _numbered(table.labels)
-    if len(found) < 2:
-        raise DataError(f"{path}: found labels {', '.join(found)}; expected at least two different ones")
-    values = _values(found)
+def _own_tables(own: OwnTables) -> Dataset:
+    """Read the user's tables; features are used as they are, or divided by public constants."""
+    owned = own.form.client != own_table.USUAL.client
+    train = _scaled(own, own.train, owned) if own.train else None
+    test = _scaled(own, own.test) if own.test else None
+    table, path = (test, own.test) if train is None else (train, own.train)
+    if table is None or path is None:
+        raise DataError("csv: needs the path of your table, or of test records for clients behind guards.")
+    names, labels = _labelled(table, path, own.labels)
+    source = f"your table {path.name}, labels {', '.join(names[:20])} as 0, 1, ..."
+    whole = Split(table.features, labels)
+    nothing = Split(table.features[:0], labels[:0])
+    if train is None:
+        data = _dataset("csv", (nothing, whole), len(names), source)
+    elif test is None or own.test is None:
+        data = _holding_out(train, labels, len(names), own.hold_out, source, path)
+    else:
+        owners, owner = _owned(train)
+        splits = whole, _same_columns(test, own.test, train, names, bool(own.labels))
+        data = replace(_dataset("csv", splits, len(names), source), owner=owner, owners=owners)
+    return replace(data, label_names=names, feature_names=table.names, feature_scales=table.scales)
+
+
+def _scaled(own: OwnTables, path: Path, owned: bool = False) -> Table:
+    return own_table.scaled(own_table.read_table(path, own.form, owned), path, own.scales)
+
+
+def _labelled(table: Table, path: Path, declared: tuple[str, ...]) -> tuple[tuple[str, ...], Ints]:
+    """Return the labels in order, declared or those of the table, and (n,) the number of each record's."""
+    names = declared or _numbered(table.labels)[0]
+    if len(names) < 2:
+        raise DataError(f"{path}: found labels {', '.join(names)}; expected at least two different ones")
+    values = _values(names)
     if len(set(values)) < len(values):
         raise DataError(f"{path}: found one number as two labels, such as 1 and 1.0; expected one spelling")
-    owners, owner = ((), None) if table.clients is None else _numbered(table.clients)
-    is_test = _test_fifth(len(labels), owner)
+    return names, own_table.label_numbers(table, path, names)
+
+
+def _owned(table: Table) -> tuple[tuple[str, ...], Ints | None]:
+    """Return the owners' names and (n,) the owner of each record; none without a column of clients."""
+    return ((), None) if table.clients is None else _numbered(table.clients)
+
+
+def _holding_out(table: Table, labels: Ints, classes: int, share: float, source: str, path: Path) -> Dataset:
+    """Keep a share of each owner's records, or of all where there are no owners, out of training."""
+    owners, owner = _owned(table)
+    is_test = _held_out(np.zeros_like(labels) if owner is None else owner, share)
     if not is_test.any():
         raise DataError(
-            f"{path}: {len(labels)} records, too few for a test set; expected at least 5 and, "
-            "with a column `client`, more than one for some client"
+            f"{path}: {len(labels)} records, too few for a test set: a share of {share:g} of each client's "
+            "records, with one left for training, is none. Give a file of test records (data.test), or a "
+            "larger data.hold_out"
         )
-    source = f"your table {path.name}, labels {', '.join(found[:20])} as 0, 1, ..."
-    data = _dataset("csv", _split(table.features, labels, is_test), len(found), source)
-    return replace(data, owner=None if owner is None else owner[~is_test], owners=owners)
+    data = _dataset("csv", _split(table.features, labels, is_test), classes, source)
+    if owner is None:
+        return data
+    return replace(data, owner=owner[~is_test], owners=owners, test_owner=owner[is_test])
+
+
+def _held_out(owner: Ints, share: float) -> npt.NDArray[np.bool_]:
+    """Return the (n,) mask of the test records: of each owner a fixed share, to the nearest whole record.
+
+    At least one record of each owner stays for training. Which records of an owner are held out depends on
+    its own records only: alone, it would hold out the same ones.
+    """
+    is_test = np.zeros(len(owner), np.bool_)
+    ends = np.cumsum(np.bincount(owner))
+    for mine in np.split(np.argsort(owner, kind="stable"), ends[:-1]):
+        order = np.random.default_rng(0).permutation(len(mine))
+        count = min(int(len(mine) * share + 0.5), len(mine) - 1)
+        is_test[mine[order[:count]]] = True
+    return is_test
+
+
+def training_sizes(path: Path, share: float, form: TableForm) -> dict[str, int]:
+    """Return the number of training records of each client in a table, where this share is held out."""
+    owners, owner = _numbered(own_table.read_clients(path, form))
+    counts = np.bincount(owner[~_held_out(owner, share)])
+    return dict(zip(owners, counts.tolist(), strict=True))
+
+
+def _same_columns(test: Table, path: Path, train: Table, names: tuple[str, ...], declared: bool) -> Split:
+    """Return test records with the features and labels of the training table, by their names."""
+    lacking = "data.labels does not list" if declared else "no training record has"
+    features = own_table.ordered(test, path, train.names, "the training table").features
+    labels = own_table.label_numbers(test, path, names, lacking)
+    if not len(labels):
+        raise DataError(f"{path}: found no test record, expected at least one")
+    return Split(features, labels)
 
 
 def _numbered(cells: Sequence[str]) -> tuple[tuple[str, ...], Ints]:
@@ -232,4 +332,5 @@ _FETCHED = {
     "adult": _adult,
     "cifar-10": _cifar,
     "shakespeare": _shakespeare,
+    "heart-disease": _heart,
 }

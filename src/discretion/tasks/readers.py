@@ -1,11 +1,9 @@
-"""Readers of published data files and of a user's own table: files to numpy arrays."""
+"""Readers of published data files: files to numpy arrays."""
 
-import csv
 import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -171,59 +169,65 @@ def _plays_in_one_file(work: Path) -> None:
             file.write(b"\f" + title.encode() + b"\n" + texts[name].read_bytes())
 
 
-CONVERSIONS = {"cifar-10": _cifar_from_png, "shakespeare": _plays_in_one_file}
+_HEART = FACTS["heart-disease"]
+HOSPITALS: dict[str, str] = _HEART["hospitals"]  # name in UCI's files by name here
+_NEVER_ZERO = ("trestbps", "chol")  # a blood pressure or a cholesterol of 0 was not measured
 
 
-@dataclass(frozen=True)
-class Table:
-    """A user's own records, as text where they are not features."""
+def _hospitals_in_one_table(work: Path) -> None:
+    """Write UCI's four files as one table: hospital, 13 measurements, label; each number in one spelling."""
+    paths = [next(work.rglob(f"processed.{file}.data"), None) for file in HOSPITALS.values()]
+    if not any(paths):
+        return
+    with (work / "heart-disease.csv").open("w", encoding="ascii", newline="\n") as table:
+        for (hospital, file), path in zip(HOSPITALS.items(), paths, strict=True):
+            if path is None:
+                raise DataError(f"processed.{file}.data is missing")
+            for line, text in enumerate(path.read_text(encoding="ascii").splitlines(), 1):
+                try:
+                    values = _patient(text)
+                except ValueError as problem:
+                    raise DataError(f"{path.name}, line {line}: {problem}") from None
+                cells = ("?" if math.isnan(value) else f"{value:g}" for value in values)
+                table.write(",".join([hospital, *cells]) + "\n")
 
-    features: Floats  # (n, F)
-    labels: tuple[str, ...]  # (n,)
-    clients: tuple[str, ...] | None  # (n,) the client that owns each record; None without such a column
 
-
-def read_table(path: Path) -> Table:
-    """Read a CSV file with a column `label`, optionally `client`, and numbers; report every bad cell."""
+def _patient(text: str) -> list[float]:
+    """Return the 13 measurements and the label of one patient; what is missing is NaN."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            header = [name.strip() for name in next(reader, [])]
-            rows = [(reader.line_num, row) for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read as a CSV file in UTF-8: {error}") from None
-    numeric = [i for i, name in enumerate(header) if name not in ("label", "client")]
-    if "label" not in header or not numeric or len(set(header)) < len(header):
-        raise DataError(
-            f"{path}: the header is {', '.join(header) or 'empty'}; expected a column `label`, at least one "
-            "column of numbers, optionally a column `client`, and no name twice"
-        )
-    problems: list[str] = []
-    largest = float(np.finfo(np.float32).max)
-    features = np.zeros((len(rows), len(numeric)), np.float32)
-    for i, (line, row) in enumerate(rows):
-        if len(row) != len(header):
-            problems.append(f"line {line}: {len(row)} cells, but the header has {len(header)}")
-            continue
-        for name in ("label", "client"):
-            if name in header and not row[header.index(name)].strip():
-                problems.append(f"line {line}, column {name}: empty")
-        for j, column in enumerate(numeric):
-            try:
-                number = np.nan if "_" in row[column] else float(row[column])
-            except ValueError:
-                number = np.nan
-            if abs(number) <= largest:
-                features[i, j] = number
-            else:
-                where = f"line {line}, column {header[column]}"
-                problems.append(f"{where}: {row[column].strip()!r} is not a finite number")
-    if problems:
-        shown = "\n".join(f"  {problem}" for problem in problems[:20])
-        more = f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise DataError(f"{path}: {len(problems)} problems to correct:\n{shown}{more}")
+        values = [math.nan if cell.strip() == "?" else float(cell) for cell in text.split(",")]
+    except ValueError:
+        values = []
+    if len(values) != 14:
+        raise ValueError(f"expected 14 numbers, found {text!r}")
+    for name, (at, known) in _HEART["categories"].items():
+        if not math.isnan(values[at]) and values[at] not in known:
+            raise ValueError(f"{name} is {values[at]:g}, expected one of {', '.join(map(str, known))}")
+    if math.isnan(values[13]):
+        raise ValueError("the label is missing")
+    return values
 
-    def texts(name: str) -> tuple[str, ...]:
-        return tuple(row[header.index(name)].strip() for _, row in rows)
 
-    return Table(features, texts("label"), texts("client") if "client" in header else None)
+def read_heart(path: Path) -> tuple[Floats, Ints, Ints]:
+    """Read (n, 38) features in about -1..1, (n,) labels, 1 for a narrowed vessel, and (n,) hospitals."""
+    rows = [line.split(",") for line in path.read_text(encoding="ascii").splitlines()]
+    hospital = np.array([list(HOSPITALS).index(row[0]) for row in rows], np.int64)
+    measured = np.array(
+        [[math.nan if cell == "?" else float(cell) for cell in row[1:]] for row in rows]
+    )  # (n, 14)
+    parts = []
+    for name, (at, centre, scale) in _HEART["numbers"].items():
+        column = measured[:, at]
+        missing = np.isnan(column) | (column == 0) & (name in _NEVER_ZERO)
+        parts.append(np.stack([np.where(missing, 0.0, (column - centre) / scale), missing], axis=1))
+    for at, values in _HEART["categories"].values():
+        parts.append(measured[:, at, None] == np.array(values))
+        parts.append(np.isnan(measured[:, at, None]))
+    return np.hstack(parts).astype(np.float32), (measured[:, 13] > 0).astype(np.int64), hospital
+
+
+CONVERSIONS = {
+    "cifar-10": _cifar_from_png,
+    "shakespeare": _plays_in_one_file,
+    "heart-disease": _hospitals_in_one_table,
+}
