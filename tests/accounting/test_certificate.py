@@ -19,6 +19,7 @@ from discretion.accounting.certificate import FORMAT, MOST_POINTS, Spending
 from discretion.arrays import Floats
 from discretion.errors import BudgetError, LedgerError, PlanError
 from discretion.ledger.ledger import Ledger
+from discretion.plan.combine import Combine
 from discretion.plan.grid import Grid
 from discretion.plan.phase import Phase
 from discretion.plan.plan import ADVERSARIES, Adversary, NoiseAt, Plan
@@ -214,7 +215,8 @@ def test_the_share_spent_so_far() -> None:
 def test_no_noise_for_public_clients_is_certified_without_a_murmur() -> None:
     population = Population.of([1.0, math.inf, math.inf])
     phase = replace(gaussian_plan(population).phases[0], clip=np.array([1.0, math.inf, math.inf]))
-    certificate = certify(Plan("made", population.client, (phase,)), population)
+    apart = replace(phase, pool=np.array([0, 1, 1]), noise=np.repeat(phase.noise, 2), weight=np.ones(2))
+    certificate = certify(Plan("made", population.client, (apart,)), population)
     assert certificate.spent[0] < 1 and np.isinf(certificate.spent[1:]).all()
     assert len(certificate.overspent) == 0 and not certificate.promises_nothing
     np.testing.assert_array_equal(certificate.spending.epsilon[1, 1:], math.inf)
@@ -274,15 +276,17 @@ def test_no_privacy_for_anybody_must_be_accepted_aloud() -> None:
     plan = gaussian_plan(population, sigma=0.0)
     certificate = certify(plan, population)
     assert certificate.promises_nothing and certificate.overspent.tolist() == [0, 1]
-    with pytest.raises(BudgetError, match="made gives no privacy.*accept_no_privacy = true"):
+    with pytest.raises(BudgetError, match="made gives no privacy.*accept_no_privacy to true"):
         certificate.require(plan)
     certificate.require(plan, accept_no_privacy=True)
 
 
 def test_accepting_no_privacy_for_all_does_not_take_it_from_some() -> None:
     population = Population.of([2.0, 4.0])
-    phase = replace(gaussian_plan(population).phases[0], clip=np.array([1.0, math.inf]))
-    plan = Plan("made", population.client, (phase,))
+    one = gaussian_plan(population).phases[0]
+    apart = replace(one, pool=np.arange(2), noise=np.repeat(one.noise, 2), weight=np.ones(2))
+    phase = replace(apart, clip=np.array([1.0, math.inf]))
+    plan = Plan("made", population.client, (phase,), combine=Combine("top_k", (0.5, 0.5)))
     with pytest.raises(BudgetError, match="1 of 2 clients would overspend"):
         certify(plan, population).require(plan, accept_no_privacy=True)
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from discretion.accounting import Pld, Reference
+from discretion.accounting import Pld, Reference, reference
 from discretion.accounting.reference import countable
 from discretion.errors import PlanError
 from discretion.plan.steps import Steps
@@ -53,3 +53,18 @@ def test_what_costs_nothing_or_everything_can_be_counted() -> None:
     rate, multiplier = np.array([0.0, 1.0, 1.0]), np.array([1e-200, 0.0, 1.0])
     assert countable(Steps.same(rate, multiplier, 3), np.full(3, 1e-5)).all()
     assert countable(Steps.none(2), np.full(2, 1e-5)).all()
+
+
+def test_an_epsilon_of_0_is_counted_on_one_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With delta 0.9 and little noise, a finer grid would take minutes, and can give no less."""
+    grids: list[float] = []
+    composed = reference._composed
+
+    def counting(steps: dict[tuple[float, float], int], delta: float, grid: float) -> float:
+        grids.append(grid)
+        return composed(steps, delta, grid)
+
+    monkeypatch.setattr(reference, "_composed", counting)
+    steps = Steps(np.array([[0.5]]), np.array([[1.0]]), np.array([3]))
+    assert Reference().epsilon(steps, np.array([0.9])) == 0 and len(grids) == 1
+    assert Reference().epsilon(steps, np.array([1e-5])) > 0 and len(grids) == 3

@@ -269,6 +269,7 @@ def test_a_guard_imports_nothing_because_a_message_names_it(folder: Path) -> Non
             *(transport, guarding.KEY, named, guarding.PEOPLE, run),
             model=model,
             shapes=guarding.SHAPES,
+            records=guarding.RECORDS,
             local=guarding.LOCAL,
             timeout=60.0,
         )

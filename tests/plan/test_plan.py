@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from discretion.errors import PlanError
 from discretion.jsonfile import dump
 from discretion.plan.combine import SUM, By, Combine
+from discretion.plan.float_sums import rounding
 from discretion.plan.grid import Grid
 from discretion.plan.names import expected_of
 from discretion.plan.phase import LARGEST, SMALLEST, Clipping, Phase, Quantile
@@ -57,7 +58,7 @@ def phases(
         members = np.bincount(pool, minlength=pools)
         number = [draw(st.sampled_from(range(0, n + 1, 1 if coins else max(n, 1)))) for n in members.tolist()]
         rate, bounds = (np.array(number) / np.maximum(members, 1))[pool], column(clip, pools)[pool]
-    return Phase(
+    phase = Phase(
         rounds=draw(st.integers(1, 10**5)),
         rate=np.ones(clients) if turns else rate,
         clip=bounds,
@@ -69,6 +70,8 @@ def phases(
         steps=draw(st.integers(1, 100)) if noise_at == "steps" else 1,
         read=column(noises) if reads else None,
     )
+    assume(noise_at == "steps" or not rounding(phase, own).any())
+    return phase
 
 
 def combines(parts: tuple[Phase, ...]) -> st.SearchStrategy[Combine]:
@@ -131,7 +134,7 @@ def plans(draw: st.DrawFn) -> Plan:
         grid=grid if on_grid else None,
         reading=reading,
         combine=draw(combines(parts)),
-        parameters=draw(st.dictionaries(st.sampled_from(["rounds", "clip"]), parameter)),
+        parameters=draw(st.dictionaries(st.sampled_from(["rate", "clip"]), parameter)),
     )
 
 
@@ -690,6 +693,15 @@ def test_whole_numbers_are_the_same_numbers() -> None:
         parameters={"rounds": np.int64(2)},  # type: ignore[dict-item]
     )
     assert Plan.from_json(plan.to_json()).digest() == plan.digest()
+
+
+def test_rounds_among_the_parameters_are_a_whole_number() -> None:
+    for odd in (True, "2", 2.5):
+        with pytest.raises(PlanError, match="rounds must be a whole number"):
+            replace(plan_of(two_pools()), parameters={"rounds": odd})
+    text = replace(plan_of(two_pools()), parameters={"rounds": 2}).to_json()
+    with pytest.raises(PlanError, match="rounds must be a whole number, found {'rounds': True}"):
+        Plan.from_json(text.replace('"rounds": 2}', '"rounds": true}', 1))
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])

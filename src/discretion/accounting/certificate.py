@@ -116,8 +116,8 @@ class Certificate:
         if self.promises_nothing:
             raise BudgetError(
                 f"{self.method} gives no privacy: epsilon is infinite for every client. "
-                "To run it all the same, on data that may be published, set accept_no_privacy = true "
-                "under [train]."
+                "To run it all the same, on data that may be published, set accept_no_privacy to true "
+                "(train.accept_no_privacy in the settings)."
             )
         worst = over[int(np.argmax(self.spent[over] - self.budget[over]))]
         named = ", ".join(self.clients[i] for i in over[:5]) + (" …" if len(over) > 5 else "")

@@ -86,17 +86,19 @@ def kinds_of(
     *,
     every: bool = False,
     among: Ints | None = None,
+    apart: Sequence[Floats] = (),
 ) -> tuple[Ints, int]:
     """Return the numbers of one client of each kind, or of a sample of kinds, and how many kinds there are.
 
-    Kinds differ in a cost, in delta, in budget or in an epsilon of the certificate. The sample, taken of more
-    than `MOST_KINDS` kinds unless `every` one is asked for, has those that use most of their budgets, by the
-    certificate and by Rényi accounting, which shares no code with the accountant to be checked, and the worst
-    client of each budget class. `among` has the numbers of the clients to look at; by default, all.
+    Kinds differ in a cost, in delta, in budget, in an epsilon of the certificate or in a column of `apart`.
+    The sample, taken of more than `MOST_KINDS` kinds unless `every` one is asked for, has those that use most
+    of their budgets, by the certificate and by Rényi accounting, which shares no code with the accountant to
+    be checked, and the worst client of each budget class. `among` has the numbers of the clients to look at;
+    by default, all.
     """
     clients = np.arange(len(population)) if among is None else among
     rows = [column for s in costs for column in (*s.rate, *s.multiplier, *s.count.astype(np.float64))]
-    rows += [population.delta, population.epsilon, *certificate.epsilon.values()]
+    rows += [population.delta, population.epsilon, *certificate.epsilon.values(), *apart]
     member = distinct(np.stack(rows)[:, clients])[1]
     first = clients[np.unique(member, return_index=True)[1]]
     if every or len(first) <= MOST_KINDS:

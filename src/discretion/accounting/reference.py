@@ -72,7 +72,7 @@ def _epsilon(rate: Floats, multiplier: Floats, count: Floats, delta: float, enou
     for q, s, c in zip(rate[taken], multiplier[taken], count[taken], strict=True):
         together[float(q), float(s)] = together.get((float(q), float(s)), 0) + int(c)
     coarse = _composed(together, delta, COARSEST)
-    if coarse <= enough:
+    if coarse <= max(enough, 0.0):  # no grid is so fine that it gives less than 0
         return coarse
     return min(coarse, _composed(together, delta, min(COARSEST, max(coarse / STEPS_PER_EPSILON, 1e-5))))
 

@@ -8,9 +8,10 @@ from discretion.errors import ConfigError, nearest
 from discretion.methods.registry import Details, Method, discover, from_outside, method
 from discretion.plan import Plan, Population
 
-__all__ = ["DEFAULT", "METHODS", "Details", "Method", "explain", "find", "make_plan", "method"]
+__all__ = ["DEFAULT", "DEFAULTS", "METHODS", "Details", "Method", "explain", "find", "make_plan", "method"]
 
 DEFAULT = "idp_fedavg"
+DEFAULTS = {"client": DEFAULT, "record": "concert_records"}  # by what is protected
 METHODS = discover(__path__)
 
 

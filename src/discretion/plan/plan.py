@@ -16,6 +16,7 @@ import numpy as np
 from discretion.arrays import Floats, Ints
 from discretion.errors import PlanError, listed
 from discretion.plan.combine import SUM, Combine
+from discretion.plan.float_sums import rounding
 from discretion.plan.grid import ROUNDING, Grid
 from discretion.plan.html_table import html_table, one_line
 from discretion.plan.names import bad_names
@@ -84,6 +85,7 @@ class Plan:
             ),
             ("a plan must have clients with different names", 0 < len(names) == len(set(names)), len(names)),
             ("parameters must be finite", all(finite.values()), dict(self.parameters)),
+            ("rounds must be a whole number", type(self.parameters.get("rounds", 1)) is int, self.parameters),
             ("colluding must be a whole number from 0 to 2^53", whole(self.colluding, 0), self.colluding),
             (
                 "dropout must be at least 0 and below 1, and 0 unless noise_at is secure_sum",
@@ -154,6 +156,10 @@ class Plan:
             "noise at": self.noise_at,
         }
 
+    def merges(self, phase: Phase) -> bool:
+        """Return whether pools of single clients are summed into one: where `combine` only adds them up."""
+        return phase.own_pools and self.combine.rule == "sum"
+
     @property
     def reads(self) -> str:
         """What of the clients' data decides which clients train."""
@@ -190,11 +196,13 @@ class Plan:
 
         Guarantees:
             Derived, never given by hand: one unit more or less moves the sum by at most the clip (on a grid,
-            by the clip after rounding); replacing a unit moves the sum by at most twice that.
+            by the clip after rounding); replacing a unit moves the sum by at most twice that. Beside clips
+            that are so much longer that floats round the sum by more than a clip spares, that counts, too.
         """
         reach = self.grid.sensitivity(phase.clip) if self.grid else phase.clip
+        exact = self.grid is not None or self.noise_at == "steps"  # sums of whole steps; noise before sums
         with np.errstate(over="ignore"):
-            return reach * self._exchanged
+            return (reach + (0.0 if exact else rounding(phase, self.merges(phase)))) * self._exchanged
 
     @property
     def _exchanged(self) -> float:

@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 
 from discretion.arrays import Floats
+from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
 
 Coming = Literal["public", "poisson", "fixed_size"]  # turns drawn in advance; else secret coins, by sampling
@@ -20,7 +21,7 @@ class Treatment:
     turns: Floats  # (N,) expected number of rounds with the client, or its number of public turns
     rate: Floats  # (2, N) sampling rate; where turns are public, turns per round
     clip: Floats  # (2, N) clipping norm
-    multiplier: Floats  # (2, N) noise multiplier, as charged
+    multiplier: Floats  # (2, N) noise that counts, over the clip
     batch: Floats | None  # (2, N) sampling rate of records
     steps: tuple[int, int]  # least and most noisy steps in a turn
 
@@ -32,7 +33,7 @@ def treatment(plan: Plan) -> Treatment:
     for phase in plan.phases:
         turns += phase.rounds * phase.expected
         taking = phase.expected > 0
-        columns = {"rate": phase.expected, "clip": phase.clip, "multiplier": plan.release(phase)[1]}
+        columns = {"rate": phase.expected, "clip": phase.clip, "multiplier": noise_over_clip(plan, phase)}
         if phase.batch is not None:
             columns["batch"] = phase.batch
         for name, column in columns.items():
@@ -52,6 +53,18 @@ def treatment(plan: Plan) -> Treatment:
         batch=None if all(phase.batch is None for phase in plan.phases) else found["batch"],
         steps=(min(steps), max(steps)),
     )
+
+
+def noise_over_clip(plan: Plan, phase: Phase) -> Floats:
+    """Return (N,) the noise that no promised adversary knows, over the clip.
+
+    What is charged is that noise over the sensitivity, which is twice the clip where a unit is replaced by
+    another: half of what is returned here.
+    """
+    charged, reach = plan.release(phase)[1], plan.sensitivity(phase)
+    clipped = (phase.clip > 0) & np.isfinite(phase.clip)
+    ratio = np.divide(reach, phase.clip, out=np.ones_like(phase.clip), where=clipped)
+    return np.asarray(charged * ratio)
 
 
 def ends(column: Floats) -> tuple[float, float] | None:

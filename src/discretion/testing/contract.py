@@ -18,7 +18,7 @@ from discretion.plan import Phase, Plan, Population, budgets
 from discretion.plan.selection_rules import Reading
 from discretion.training.loop import State, next_state, train
 from discretion.training.orders import Order, Statistics, Updates
-from discretion.training.release import merged, noisy_sum
+from discretion.training.release import noisy_sum
 
 SETTINGS: Mapping[str, float] = {"rounds": 6, "rate": 0.2, "clip": 0.8}
 POPULATIONS = {
@@ -201,7 +201,7 @@ def zero_updates_come_out_as_the_planned_noise(trial: Trial) -> Iterator[Claim]:
     plan = replace(plan, combine=replace(plan.combine, rule="sum", keep=(), memory=0, by="largest"))
     phase = plan.phases[0]
     releases = phase.releases if phase.turns is not None else np.ones(len(phase.noise))
-    pools = [np.arange(len(phase.noise))] if merged(plan, phase) else np.arange(len(phase.noise))[:, None]
+    pools = [np.arange(len(phase.noise))] if plan.merges(phase) else np.arange(len(phase.noise))[:, None]
     for pool in pools:
         weight = np.zeros(len(phase.noise))
         weight[pool] = phase.weight[pool]

@@ -15,9 +15,10 @@ Matrix = NDArray[np.float32]  # (k, d)
 
 # Share of its bound by which a clipped update or gradient stays below, as room for rounding: of its factor
 # and of its numbers times the factor (2^-24 each where that is float32), of numbers that underflow (a quarter
-# of this), and of the sum. A float64 sum of n vectors, in runs of m that are added up, is off by less than
+# of this), and of the sum. A float64 sum of n gradients, in runs of m that are added up, is off by less than
 # (m + n/m) 2^-53 times the sum of their lengths, n clips at most, and so is the sum of all but one: with runs
-# of 256, up to 500,000 vectors of one clip are within the 6e-7 that are left.
+# of 256, up to 500,000 gradients of one clip are within the 6e-7 that are left. If sums of updates are not,
+# that is charged for (`plan.float_sums`).
 ROUNDING = 1e-6
 TILE = (32, 2**12)  # updates and columns converted to float64 at once: they stay in the processor's cache
 

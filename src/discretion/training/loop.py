@@ -19,7 +19,7 @@ from discretion.randomness.streams import Purpose, fingerprint
 from discretion.timing import Profile
 from discretion.training.clip import Matrix
 from discretion.training.orders import Clients, NoisySteps, Order, Shares
-from discretion.training.release import hand_out_statistic, merged, release
+from discretion.training.release import hand_out_statistic, release
 from discretion.training.server_update import NONE, PLAIN, Server, Vector, mean_model
 
 
@@ -171,7 +171,7 @@ def next_state(
     if observe is not None:
         observe(sums.copy())
     with profile("combine"):
-        weight = np.ones(1) if merged(plan, phase) else phase.weight
+        weight = np.ones(1) if plan.merges(phase) else phase.weight
         last, memory = (x.astype(np.float64) for x in (state.step, state.memory))
         step, memory = plan.combine.step(sums, weight, last, memory)
         model, velocity, square = server.move(state.model, state.velocity, state.square, step, number)

@@ -20,6 +20,7 @@ from discretion.training.orders import Updates
 
 LARGEST_SCALE = 2.0**40
 ROUNDED = 1e-9  # share of a pool's noise variance: where less is missing, that is rounding
+FARTHEST = 12.0  # noise is longer than its usual length, by so many standard deviations, but for 1e-30
 WHOLE = [slice(None)]
 
 OwnNoise = Callable[[int, int], Source]  # source of a client's own noise, by client number and turn
@@ -58,11 +59,6 @@ def hand_out_statistic(value: Floats, std: float, source: Source) -> Floats:
     """Return (m,) a client's statistic with its noise; numbers that are not finite count as 0."""
     value = np.where(np.isfinite(value), value, 0.0)
     return noisy_sum(value, std, source) if std > 0 else value
-
-
-def merged(plan: Plan, phase: Phase) -> bool:
-    """Return whether pools of single clients are summed into one: where `combine` only adds them up."""
-    return phase.own_pools and plan.combine.rule == "sum"
 
 
 def release(
@@ -130,7 +126,7 @@ def missing_noise(plan: Plan, phase: Phase, shares: Ints) -> Floats:
 
 
 def server_noise(plan: Plan, phase: Phase, missing: Floats, scale: float) -> Floats:
-    """Return (P,) standard deviations of the noise that the server draws; one for all pools if `merged`.
+    """Return (P,) standard deviations of the noise that the server draws; one if pools are merged.
 
     (P,) `missing` is the part of each pool's planned noise variance that clients did not bring.
 
@@ -142,7 +138,7 @@ def server_noise(plan: Plan, phase: Phase, missing: Floats, scale: float) -> Flo
     with np.errstate(divide="ignore", over="ignore"):
         each = phase.noise * np.sqrt(missing) * scale
         planned = np.log(phase.noise) + np.log(missing) / 2 + math.log(scale)
-        if merged(plan, phase):
+        if plan.merges(phase):
             each = length(phase.weight * each)
             planned += np.log(np.abs(phase.weight))
             short &= phase.weight != 0
@@ -181,19 +177,20 @@ def clipped_sums(
     """Return (P, d) sums of clipped updates, how many were within their clips, and (N,) numbers of shares.
 
     The sums are of each pool, with the clients' own noise where they add it; where pools of single clients
-    are `merged`, the (1, d) weighted sum. The last are the shares of the noise that each client brought.
+    are merged, the (1, d) weighted sum. The last are the shares of the noise that each client brought.
 
     Guarantees:
         A client enters at most as often as it was asked, with updates no longer than its clip. Where a client
         hands out its update with noise of its own, its clipping and noise are its own responsibility.
         An update with a number that is not finite, or too long for float32 to shorten, counts as zero; where
-        the update should have brought noise, it counts as not answered.
+        the update should have brought noise, it counts as not answered. So does one with noise that is longer
+        than clip and noise can make it: beside it, sums would lose others' noise by rounding.
     """
     if plan.grid is not None and plan.grid.size != size:  # rounding more coordinates would cost more
         raise PlanError(
             f"the plan's grid is of {plan.grid.size} parameters, the model has {size}: plan for this model"
         )
-    own, layers = merged(plan, phase), layers_of(plan.clipping.layers, size)
+    own, layers = plan.merges(phase), layers_of(plan.clipping.layers, size)
     sums = np.zeros((1 if own else len(phase.noise), size))
     due = np.bincount(asked, minlength=len(phase.rate))
     waiting, shares = due.copy(), np.zeros(len(phase.rate), dtype=np.int64)
@@ -217,7 +214,9 @@ def clipped_sums(
                 turn = due[who] - waiting[who] - _still_to_come(who) - 1
                 sources = [own_noise(int(c), int(t)) for c, t in zip(who, turn, strict=True)]
                 change = hand_out(change, clip, layers, own_std[who], sources)
-            change, factor = finite_and_factor(change, np.full(len(who), math.inf), WHOLE)
+            honest = 1.001 * (clip + own_std[who] * (math.sqrt(size) + FARTHEST))
+            change, factor = finite_and_factor(change, honest, WHOLE)
+            factor = np.floor(factor)
             np.add.at(shares, who, factor[:, 0] > 0)
             add(who, change, factor, WHOLE)
             continue
