@@ -1,14 +1,15 @@
-"""Files: who may read keys and drafts, from their first moment on."""
+"""Files: who may read keys and drafts, from their first moment on; what is said where a disk fails."""
 
+import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from discretion.errors import InputError
-from discretion.files import write_private, write_safely
+from discretion.files import append, locked, make_folder, read_bytes, write_private, write_safely
 from discretion.flower import cluster
 from support.commands import discretion
 
@@ -83,3 +84,41 @@ def test_a_draft_can_be_read_by_no_more_people_than_the_file(
     assert modes["answers.jsonl.part"] == stat.S_IMODE(path.stat().st_mode) == 0o600
     write_safely(tmp_path / "public", b"new")
     assert modes["public.part"] == 0o666 & ~umask
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "replace": lambda path: write_safely(path, b"new"),
+    "private": lambda path: write_private(path, b"new"),
+    "append": lambda path: append(path, "new"),
+    "folder": make_folder,
+}
+
+
+@pytest.mark.parametrize("way", WRITERS)
+def test_a_failing_disk_is_named(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(number: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(InputError, match=rf"cannot (write|make the folder) {tmp_path}/a: Input/output error"):
+        WRITERS[way](tmp_path / "a")
+
+
+def test_what_cannot_be_read_or_locked_is_named_and_what_is_missing_is_none(tmp_path: Path) -> None:
+    assert read_bytes(tmp_path / "missing") is None
+    with pytest.raises(InputError, match=f"cannot read {tmp_path}: Is a directory"):
+        read_bytes(tmp_path)
+    with pytest.raises(InputError, match=f"cannot write {tmp_path}: Is a directory"), locked(tmp_path, ""):
+        pass
+
+
+def test_a_folder_is_made_with_those_above_it_and_every_name_is_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda number: flushed.append(os.readlink(f"/proc/self/fd/{number}")))
+    make_folder(tmp_path / "a" / "b", 0o700)
+    assert flushed == [str(tmp_path), str(tmp_path / "a")]
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+    make_folder(tmp_path / "a" / "b")  # a crash may have come before the name was flushed
+    assert flushed[2:] == [str(tmp_path / "a")]

@@ -8,9 +8,12 @@ DiscretionError
 │   └── ModelError        model that cannot be trained, or whose training would leak
 ├── PlanError             plan that contradicts itself or cannot be accounted for
 ├── BudgetError           a client would overspend its budget; nothing was spent
+├── BudgetAlert           a share of a budget that was asked about is spent; nothing is wrong
 ├── LedgerError           refused by the ledger: wrong plan, wrong round
 │   └── StorageError      the ledger's file cannot be read or written: damaged, in use, disk full
+├── AnswersError          too few clients answered; the run stopped, and can be resumed
 ├── FolderError           file of a run folder that is missing, damaged or changed
+├── UnverifiedError       nothing is contradicted, but not everything could be verified, or is ready
 ├── MessageError          malformed message from another process
 └── Refusal               refused by a guard; the message may be shown to the requester
 """
@@ -55,6 +58,10 @@ class BudgetError(DiscretionError):
     exit_code = 3
 
 
+class BudgetAlert(DiscretionError):
+    exit_code = 6
+
+
 class LedgerError(DiscretionError):
     exit_code = 4
 
@@ -67,8 +74,16 @@ class StorageError(LedgerError):
         self.fault = fault
 
 
+class AnswersError(DiscretionError):
+    exit_code = 5
+
+
 class FolderError(DiscretionError):
     exit_code = 4
+
+
+class UnverifiedError(DiscretionError):
+    exit_code = 7
 
 
 class MessageError(DiscretionError):
@@ -76,7 +91,13 @@ class MessageError(DiscretionError):
 
 
 class Refusal(DiscretionError):
+    """`what` names in a word what the order and the guard disagree on."""
+
     exit_code = 4
+
+    def __init__(self, message: str, what: str = "order") -> None:
+        super().__init__(message)
+        self.what = what
 
 
 def listed(problems: Sequence[str]) -> list[str]:

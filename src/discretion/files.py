@@ -7,13 +7,30 @@ import shutil
 import stat
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from discretion.errors import ConfigError, InputError
 
 AnyPath = str | os.PathLike[str]
+
+
+@contextmanager
+def trying_to(what: str, path: Path) -> Iterator[None]:
+    """Raise `InputError` with the reason where the operating system cannot do something with a file."""
+    try:
+        yield
+    except OSError as problem:
+        raise InputError(f"cannot {what} {path}: {problem.strerror}") from None
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """Return the content of a file, None where there is none; raise `InputError` where it cannot be read."""
+    with trying_to("read", path), suppress(FileNotFoundError):
+        return path.read_bytes()
+    return None
 
 
 def read_text(path: Path) -> str:
@@ -50,16 +67,17 @@ def write_safely(path: Path, content: bytes) -> None:
     The file keeps its permissions, and no draft of it can be read by more people than the file.
     """
     draft = path.with_name(path.name + ".part")
-    draft.unlink(missing_ok=True)  # left by a crash
-    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        if path.exists():
-            shutil.copymode(path, draft)
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync(path.parent)
+    with trying_to("write", path):
+        draft.unlink(missing_ok=True)  # left by a crash
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            if path.exists():
+                shutil.copymode(path, draft)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync(path.parent)
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -68,15 +86,27 @@ def write_private(path: Path, content: bytes) -> None:
     Guarantees:
         From its first moment the file can be read and written by its owner only, whatever the umask.
     """
-    try:
+    with trying_to("write", path):
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError as problem:
-        raise InputError(f"cannot write {path}: {problem.strerror}") from None
-    with open(number, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(number)
-    sync(path.parent)
+        with open(number, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(number)
+        sync(path.parent)
+
+
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Make a folder, and those above it, durably, unless it is there.
+
+    Guarantees:
+        What is durable in the folder is not lost with its name when the power fails.
+    """
+    with trying_to("make the folder", path):
+        if not path.parent.is_dir():
+            make_folder(path.parent)
+        path.mkdir(mode, exist_ok=True)
+        with suppress(PermissionError):  # of a folder that somebody else made there
+            sync(path.parent)
 
 
 def sync(folder: Path) -> None:
@@ -89,9 +119,11 @@ def sync(folder: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, in_use: str) -> Iterator[TextIO]:
+def locked(path: Path, in_use: str) -> Iterator[FileIO]:
     """Hold a file's lock, or raise `InputError` where another process does; it ends with this process."""
-    with path.open("a", encoding="ascii") as lock:
+    with trying_to("write", path):
+        lock = path.open("ab", buffering=0)
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -101,7 +133,7 @@ def locked(path: Path, in_use: str) -> Iterator[TextIO]:
 
 def append(path: Path, line: str) -> None:
     """Append text to a file and flush it to disk."""
-    with path.open("a", encoding="utf-8") as file:
+    with trying_to("write", path), path.open("a", encoding="utf-8") as file:
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
