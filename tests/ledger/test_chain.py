@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from discretion.errors import LedgerError, StorageError
+from discretion.errors import InputError, LedgerError, StorageError
 from discretion.ledger import chain, keys
 from discretion.ledger.faults import storage_error
 from discretion.ledger.guard_ledger import GuardLedger, back_up
@@ -245,7 +245,11 @@ def test_a_guards_key_is_its_owners_alone_and_signs_its_head(path: Path) -> None
         (mode,) = ledger._db.execute("PRAGMA journal_mode").fetchone()
         assert mode == "delete"  # a copy of the file is whole at any moment
     assert path.with_suffix(".key").stat().st_mode & 0o777 == 0o600
-    assert sorted(file.name for file in path.parent.iterdir()) == ["ledger.key", "ledger.sqlite"]
+    assert sorted(file.name for file in path.parent.iterdir()) == [
+        "ledger.head",
+        "ledger.key",
+        "ledger.sqlite",
+    ]
 
 
 def opened(path: Path, signing: Signing = "kept") -> GuardLedger:
@@ -300,6 +304,86 @@ def test_a_crash_while_the_key_is_made_costs_nothing(path: Path, monkeypatch: py
     assert path.with_suffix(".key").exists() and not path.with_suffix(".key.new").exists()
 
 
+# the last head beside the ledger
+
+
+def test_a_ledger_that_went_back_in_time_is_not_opened(path: Path) -> None:
+    opened(path).close()
+    older = path.read_bytes()
+    with opened(path) as ledger:
+        fill(ledger)
+    newest = path.read_bytes()
+    path.write_bytes(older)
+    with pytest.raises(LedgerError, match=f"{path} went back in time"):
+        opened(path)
+    with Ledger.existing(path) as ledger, pytest.raises(LedgerError, match="went back in time"):
+        ledger.change_budget("c0", 1.0)  # as `discretion ledger` does: it does not make the loss good
+    path.write_bytes(newest)
+    opened(path).close()
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "changed", "not ASCII"])
+def test_without_the_last_head_a_ledger_is_not_opened(path: Path, damage: str) -> None:
+    with opened(path) as ledger:
+        fill(ledger)
+    file = path.with_suffix(".head")
+    text = file.read_text()
+    if damage == "missing":
+        file.unlink()
+    else:
+        other = text.replace(f'"hash": "{text.split(chr(34))[7]}', f'"hash": "{"0" * 64}')
+        assert other != text
+        file.write_bytes({"empty": b"", "changed": other.encode(), "not ASCII": b"\xff"}[damage])
+    with pytest.raises(LedgerError, match="the last head of the ledger"):
+        opened(path)
+    file.write_text(text)
+    opened(path).close()
+
+
+def test_the_last_head_shows_that_there_was_a_ledger(path: Path) -> None:
+    opened(path).close()
+    path.unlink()
+    path.with_suffix(".key").unlink()
+    with pytest.raises(LedgerError, match="was replaced, or deleted"):
+        opened(path)
+
+
+def test_a_crash_before_the_last_head_is_kept_costs_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head that is kept is at most one commit behind, never ahead; no answer leaves before it is not."""
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Book, "_keep_head", crash)
+        opened(path)  # a new ledger, with nothing but its start kept
+    with monkeypatch.context() as patch, opened(path) as ledger:
+        patch.setattr(Book, "_keep_head", crash)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.admit("a", plan_of(ONE))
+    with opened(path) as ledger:
+        assert [run.id for run in ledger.runs] == ["a"]
+        kept = path.with_suffix(".head").read_text()
+        assert ledger.head.hash not in kept
+        assert ledger.head.hash in path.with_suffix(".head").read_text()  # asking for it has kept it
+
+
+def test_a_head_that_cannot_be_kept_is_not_handed_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with opened(path) as ledger, monkeypatch.context() as patch:
+        patch.setattr("discretion.ledger.witness.write_draft", full)
+        with pytest.raises(StorageError, match="in which all is on record") as problem:
+            ledger.admit("a", plan_of(ONE))
+        assert problem.value.fault == "its disk is full"
+        with pytest.raises(StorageError):
+            ledger.head  # noqa: B018
+        assert [run.id for run in ledger.runs] == ["a"]
+
+
 def test_what_is_no_key_signs_nothing() -> None:
     assert not keys.is_signed("00", bytes(32), bytes(64)) and not keys.is_signed("0" * 64, b"", b"")
 
@@ -317,16 +401,26 @@ def test_a_copy_is_whole_and_its_owners_alone(path: Path, tmp_path: Path) -> Non
         with Ledger.existing(target) as copy:
             assert seen(copy) == seen(ledger)
     assert target.stat().st_mode & 0o777 == 0o600
-    with pytest.raises(LedgerError, match="File exists"):
+    with pytest.raises(InputError, match="a file of this name; give another"):
         back_up(path, target)
+    with pytest.raises(InputError, match="there is no folder"):
+        back_up(path, tmp_path / "none" / "copy.sqlite")
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("DELETE FROM round")
-    with pytest.raises(LedgerError, match="damaged"):
-        back_up(path, tmp_path / "other.sqlite")
+    for _ in range(2):
+        with pytest.raises(LedgerError, match=f"the ledger {path} is damaged"):
+            back_up(path, tmp_path / "other.sqlite")
+        path.write_bytes(b"no database, but as long as one\n" * 9)
     assert not (tmp_path / "other.sqlite").exists()
-    path.write_bytes(b"no database, but as long as one\n" * 9)
-    with pytest.raises(LedgerError, match="copied to .* is damaged"):
-        back_up(path, tmp_path / "other.sqlite")
+
+
+def test_a_key_that_cannot_be_read_is_not_called_lost(path: Path) -> None:
+    opened(path).close()
+    keys.key_file(str(path)).unlink()
+    keys.key_file(str(path)).mkdir()
+    with pytest.raises(StorageError, match="Is a directory") as raised:
+        opened(path)
+    assert raised.value.fault == "its disk cannot be read or written"
 
 
 def test_a_copy_of_a_runs_ledger_in_use_has_its_write_ahead_log(path: Path, tmp_path: Path) -> None:

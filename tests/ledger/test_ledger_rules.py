@@ -480,7 +480,7 @@ def test_a_withdrawal_is_heeded_from_exactly_the_round_that_would_pass_it(path: 
         ledger.admit("a", plan)
         assert do(ledger, "a", 1, 2, 3) == [[True] * 3] * 3
         ledger.change_budget("c1", -0.6)
-        ledger.change_budget("c2", -9.0)  # more than there is
+        ledger.change_budget("c2", -2.0)  # all there is
         answers = do(ledger, "a", *range(4, 11))
         assert answers == [[True, epsilon <= 1.4, False] for epsilon in allowed[3:]]
         assert answers[0][1] and not answers[-1][1]
@@ -622,6 +622,15 @@ def test_changes_that_are_none_are_refused(path: Path, by: float) -> None:
         assert ledger.changes == []
 
 
+def test_no_more_is_withdrawn_than_there_is(path: Path) -> None:
+    with Ledger(path, people(4.0)) as ledger:
+        with pytest.raises(LedgerError, match="at most the whole budget can be withdrawn: 4, found 100"):
+            ledger.change_budget("c0", -100.0)
+        assert ledger.changes == [] and ledger.budget[0] == 4.0
+        ledger.change_budget("c0", -4.0)
+        assert ledger.budget[0] == 0.0
+
+
 def test_a_file_that_goes_away_is_a_ledger_error(path: Path) -> None:
     with Ledger(path, people(4.0)) as ledger:
         ledger._db.execute("DROP TABLE round")
@@ -688,8 +697,9 @@ def test_no_history_takes_a_client_past_its_budget(
         elif action == "finish":
             ledger.finish(who)
         elif action == "change":
-            ledger.change_budget(who, value)
-            budget[int(who[1])] += value
+            if -value <= ledger.budget[int(who[1])]:  # more is refused
+                ledger.change_budget(who, value)
+                budget[int(who[1])] += value
         elif action == "reopen":
             ledger.close()
             ledger = Ledger(path, population, rule)

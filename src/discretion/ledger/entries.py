@@ -47,14 +47,18 @@ def record(db: sqlite3.Connection, run: str, plan: Plan, own: Ints) -> None:
 
 @dataclass(frozen=True)
 class RunAccount:
-    """What a run costs the clients of a population; a client that is not in the run has rate 0."""
+    """What a run costs those K of its M clients that are in a population."""
 
-    place: Ints  # (M,) number in the population of each client of the run, or -1
-    rate: Floats  # (S, N) by price
-    multiplier: Floats  # (S, N)
-    count: Ints  # (S, N) releases on record, as far as they were read
-    whole: Ints  # (S, N) releases of the whole plan
-    first: NDArray[np.bool_]  # (N,) who paid for something in this run before it paid in any other
+    here: NDArray[np.bool_]  # (M,) which clients of the run are in the population
+    clients: Ints  # (K,) their numbers in the population
+    rate: Floats  # (S, K) by price
+    multiplier: Floats  # (S, K)
+    count: Ints  # (S, K) releases on record, as far as they were read
+    whole: Ints  # (S, K) releases of the whole plan
+    first: NDArray[np.bool_]  # (K,) who paid for something in this run before it paid in any other
+
+
+Part = tuple[Ints, Floats, Floats, Ints, Ints]  # (K,) clients, (S, K) rates, multipliers, counts, first plans
 
 
 class Accounts:
@@ -84,11 +88,11 @@ class Accounts:
             prices = [[json.loads(column) for column in row] for row in self._read(query, [run])]
             if len(prices) != needed or any(len(column) <= max(classes) for row in prices for column in row):
                 raise LedgerError(f"the ledger is damaged: prices of run {run} are missing. Restore a copy.")
-            columns = np.zeros((needed, 2, len(self._place)))
-            columns[:, :, place[place >= 0]] = np.array(prices)[:, :, np.array(classes)[place >= 0]]
-            count = np.zeros((needed, len(self._place)), dtype=np.int64)
-            first = np.zeros(len(self._place), dtype=bool)
-            account = RunAccount(place, columns[:, 0], columns[:, 1], count, count.copy(), first)
+            here, clients = place >= 0, place[place >= 0]
+            columns = np.array(prices, dtype=np.float64)[:, :, np.array(classes)[here]]
+            count = np.zeros((needed, len(clients)), dtype=np.int64)
+            first = np.zeros(len(clients), dtype=bool)
+            account = RunAccount(here, clients, columns[:, 0], columns[:, 1], count, count.copy(), first)
             self._known[run] = account
             self._add_ahead(run, account.whole, 0)
         return self._known[run]
@@ -96,9 +100,10 @@ class Accounts:
     def round_of(self, run: str, phase: int) -> Steps:
         """Return the steps of one round of this phase."""
         account = self.of(run)
-        prices, releases = zip(*self._releases(run, phase), strict=True)
-        columns = (account.rate[list(prices)], account.multiplier[list(prices)], np.array(releases))
-        return Steps(*columns, *self.kind())
+        prices, releases = (list(column) for column in zip(*self.releases(run, phase), strict=True))
+        count = np.array(releases)
+        part = (account.clients, account.rate[prices], account.multiplier[prices], count, count)
+        return self.stacked([part]).steps
 
     def about(self, run: str) -> dict[str, Any] | None:
         """Return plan digest, unit, adjacency and promise of an admitted run; None if there is none."""
@@ -123,36 +128,53 @@ class Accounts:
         which is the first run of clients that have paid for nothing yet; `only` leaves out all runs but one.
         """
         self._read_on()
-        none = Steps.none(len(self._place))
-        found = [(none.rate, none.multiplier, none.count, none.count)]
+        found: list[Part] = []
         for run, closed in self._read("SELECT id, closed FROM run ORDER BY rowid", []):
-            if only not in (None, run):
-                continue
             account = self.of(run)
+            if only not in (None, run) or not len(account.clients):
+                continue
             count, first = account.count.copy(), account.first
             if whole_plans and closed is None:
                 ((done,),) = self._read("SELECT COUNT(*) FROM round WHERE run = ?", [run])
                 self._add_ahead(run, count, done)
             if more is not None and more[0] == run:
-                first = first | ~self._begun
-                for price, releases in self._releases(*more):
+                first = first | ~self._begun[account.clients]
+                for price, releases in self.releases(*more):
                     count[price] += releases
             plan = np.where(first, account.whole, 0)
             used = (count + plan).any(axis=1)
-            found.append((account.rate[used], account.multiplier[used], count[used], plan[used]))
-        rate, multiplier, count, plan = (np.concatenate(column) for column in zip(*found, strict=True))
-        return Taken(Steps(rate, multiplier, count, *self.kind()), plan)
+            prices = (account.rate[used], account.multiplier[used])
+            found.append((account.clients, *prices, count[used], plan[used]))
+        return self.stacked(found)
+
+    def stacked(self, found: list[Part]) -> Taken:
+        """Let each client's steps follow each other, so that runs of different clients share rows.
+
+        Time and memory then grow with what is on record, and not with all runs times all clients.
+        """
+        height = np.zeros(len(self._place), dtype=np.int64)
+        for clients, rate, *_ in found:
+            height[clients] += len(rate)
+        shape = (int(height.max(initial=0)), len(height))
+        rates, multipliers = np.zeros(shape), np.zeros(shape)
+        counts, first = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        height[:] = 0
+        for clients, rate, multiplier, count, plan in found:
+            at = height[clients] + np.arange(len(rate))[:, None], clients
+            rates[at], multipliers[at], counts[at], first[at] = rate, multiplier, count, plan
+            height[clients] += len(rate)
+        return Taken(Steps(rates, multipliers, counts, *self.kind()), first)
 
     def _read_on(self) -> None:
         """Count the rounds that were entered since the last reading, in their order."""
         query = "SELECT number, run, phase, refused FROM round WHERE number > ? ORDER BY number"
         for number, run, phase, refused in self._read(query, [self._seen]):
             account = self.of(run)
-            for price, releases in self._releases(run, phase, refused):
+            for price, releases in self.releases(run, phase, refused):
                 account.count[price] += releases
                 pays = (releases > 0) & (account.rate[price] > 0) & np.isfinite(account.multiplier[price])
-                account.first[pays & ~self._begun] = True
-                self._begun |= pays
+                account.first[pays & ~self._begun[account.clients]] = True
+                self._begun[account.clients[pays]] = True
             self._seen = number
 
     def after_each_round(self, run: str) -> Steps:
@@ -164,32 +186,32 @@ class Accounts:
         rows = self._read("SELECT phase, refused FROM round WHERE run = ? ORDER BY round", [run])
         count = np.zeros((len(account.rate), len(rows)), dtype=np.int64)
         for at, (phase, refused) in enumerate(rows):
-            for price, (releases,) in self._releases(run, phase, refused):
-                count[price, at] += releases
-        rate, multiplier = (np.repeat(column, len(rows), 1) for column in (account.rate, account.multiplier))
+            for price, releases in self.releases(run, phase, refused):
+                count[price, at] += releases.sum()
+        # one column of each, or none where the client is not in the run
+        prices = (column.sum(axis=1, keepdims=True) for column in (account.rate, account.multiplier))
+        rate, multiplier = (np.broadcast_to(price, count.shape) for price in prices)
         return Steps(rate, multiplier, count.cumsum(axis=1), *self.kind())
 
     def _add_ahead(self, run: str, count: Ints, done: int) -> None:
-        """Add the releases of the rounds after the first `done` ones to `count` (S, N), by price."""
+        """Add the releases of the rounds after the first `done` ones to `count` (S, K), by price."""
         query = "SELECT phase, rounds FROM phase WHERE run = ? AND part = 0 ORDER BY phase"
         for phase, rounds in self._read(query, [run]):
             ahead = rounds - min(done, rounds)
             done -= rounds - ahead
             if ahead:
-                for price, releases in self._releases(run, phase):
+                for price, releases in self.releases(run, phase):
                     count[price] += ahead * releases
 
-    def _releases(self, run: str, phase: int, refused: str = "[]") -> list[tuple[int, Ints]]:
-        """Return, for each part of a phase, its price and (N,) releases in a round with these refusals."""
-        place, found = self.of(run).place, []
+    def releases(self, run: str, phase: int, refused: str = "[]") -> list[tuple[int, Ints]]:
+        """Return, for each part of a phase, its price and (K,) releases in a round with these refusals."""
+        here, found = self.of(run).here, []
         query = "SELECT price, releases FROM phase WHERE run = ? AND phase = ? ORDER BY part"
         for price, text in self._read(query, [run, phase]):
             stored = json.loads(text)
             asked, counts = (slice(None), stored) if isinstance(stored, int) else stored
-            releases = np.zeros(len(place), dtype=np.int64)
+            releases = np.zeros(len(here), dtype=np.int64)
             releases[asked] = counts
             releases[json.loads(refused)] = 0
-            mine = np.zeros(len(self._place), dtype=np.int64)
-            mine[place[place >= 0]] = releases[place >= 0]
-            found.append((price, mine))
+            found.append((price, releases[here]))
         return found

@@ -1,12 +1,17 @@
 """Faults of a ledger's file, in words, from SQLite's errors."""
 
+import errno
 import sqlite3
 
 from discretion.errors import StorageError
 
-PROBLEMS = (sqlite3.Error, UnicodeDecodeError)  # the latter where SQLite quotes a damaged name
+# SQLite's; of the operating system, with the key's file; where SQLite quotes a damaged name
+PROBLEMS = (sqlite3.Error, OSError, UnicodeDecodeError)
 DAMAGED, IN_USE = "its ledger is damaged", "its ledger is in use by another process"
-RESTORE = "restore a copy of it; docs/operating.md says how, and what a guard's owner does then"
+RESTORE = (
+    "restore a copy of it; a guard's owner who has none moves the file away, and says `discretion guard "
+    "GUARD.toml --recover everything`; docs/operating.md says how"
+)
 FAULTS = {
     sqlite3.SQLITE_FULL: "its disk is full",
     sqlite3.SQLITE_IOERR: "its disk cannot be read or written",
@@ -25,6 +30,8 @@ def storage_error(name: str, problem: Exception, damaged: bool = False) -> Stora
     `damaged`: whether a problem of no known kind means that the file is damaged.
     """
     code = getattr(problem, "sqlite_errorcode", 0) & 0xFF  # the rest says which kind of it
+    if isinstance(problem, OSError):
+        code = sqlite3.SQLITE_FULL if problem.errno == errno.ENOSPC else sqlite3.SQLITE_IOERR
     unknown = DAMAGED if damaged or isinstance(problem, UnicodeDecodeError) else "its ledger cannot be used"
     fault = FAULTS.get(code, unknown)
     if fault == DAMAGED:

@@ -1,4 +1,4 @@
-"""The server's file of the heads that guards' ledgers had when they last answered."""
+"""An operator's file of the heads that guards' ledgers had when they last answered, in all of its runs."""
 
 import os
 import sqlite3
@@ -13,26 +13,55 @@ from discretion.ledger.keys import Head
 MOST_HEADS = 32  # heads of one client that are sent with an order
 
 
+TABLES = """
+CREATE TABLE IF NOT EXISTS head (client TEXT, head TEXT);
+CREATE TABLE IF NOT EXISTS last (run TEXT, client TEXT, head TEXT, PRIMARY KEY (run, client));
+"""
+
+
 class KnownHeads:
     """Heads by client, kept in a file if there is a path: one for each answer that no later one followed.
 
     A guard that answers an order has the heads that came with it on record. So its new head replaces them.
+    Several processes may use the file: each replaces only the heads that it has sent. For receipts, the file
+    has the last head of each run as well.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
+    def __init__(self, path: Path | None = None, run: str = "") -> None:
+        self._path, self._run = path, run
         self._known: dict[str, list[Head]] = {}
         if path is not None:
             with self._open() as db:
-                db.execute("CREATE TABLE IF NOT EXISTS head (client TEXT, head TEXT)")
+                db.executescript(TABLES)
                 for client, text in db.execute("SELECT client, head FROM head ORDER BY rowid"):
-                    self._known.setdefault(client, []).append(parse(text, Head, "head"))
+                    self._known.setdefault(client, []).append(self._genuine(text, client))
+
+    def _genuine(self, text: str, client: str) -> Head:
+        """Return a head; raise where its signature does not fit: guards would not look at it."""
+        head = parse(text, Head, "head")
+        if not head.is_genuine():
+            raise LedgerError(
+                f"{self._path}, in which guards' heads are kept, is damaged: the head of client {client} is "
+                "not one that its key signed. Restore a copy."
+            )
+        return head
 
     def of(self, client: str) -> list[Head]:
         return self._known.get(client, [])[-MOST_HEADS:]
 
+    def told(self, run: str, client: str) -> Head | None:
+        """Return the last head that a client's guard told in a run; None if that is not in the file."""
+        query = "SELECT head FROM last WHERE run = ? AND client = ?"
+        with self._open() as db:
+            rows = db.execute(query, [run, client]).fetchall()
+        return parse(rows[0][0], Head, "head") if rows else None
+
     def learn(self, learned: list[tuple[str, list[Head], Head]]) -> None:
-        """Take in answers: the client of each, the heads that were sent to it, and the one that came back."""
+        """Take in answers: the client of each, the heads that were sent to it, and the one that came back.
+
+        A head that its key did not sign is none.
+        """
+        learned = [each for each in learned if each[2].is_genuine()]
         for client, sent, new in learned:
             self._known[client] = [head for head in self._known.get(client, []) if head not in (*sent, new)]
             self._known[client].append(new)
@@ -43,6 +72,7 @@ class KnownHeads:
                 for head in (*sent, new):
                     db.execute("DELETE FROM head WHERE client = ? AND head = ?", [client, _text(head)])
                 db.execute("INSERT INTO head VALUES (?, ?)", [client, _text(new)])
+                db.execute("REPLACE INTO last VALUES (?, ?, ?)", [self._run, client, _text(new)])
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -51,6 +81,7 @@ class KnownHeads:
             # only its owner may read it: it tells who answered
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
             with closing(sqlite3.connect(self._path, timeout=30.0)) as db, db:
+                db.execute("PRAGMA synchronous = EXTRA")
                 yield db
         except (sqlite3.Error, OSError) as problem:
             raise LedgerError(
@@ -63,6 +94,6 @@ def _text(head: Head) -> str:
     return dump(head.model_dump())
 
 
-def last_head(path: Path, client: str) -> Head | None:
-    """Return the last head of a client in a server's file; None if there is none."""
-    return next(iter(KnownHeads(path).of(client)[-1:]), None) if path.exists() else None
+def last_head(path: Path, run: str, client: str) -> Head | None:
+    """Return the last head that a client's guard told in a run, by an operator's file; None if unknown."""
+    return KnownHeads(path).told(run, client) if path.exists() else None

@@ -14,6 +14,11 @@ from discretion.jsonfile import Record
 
 CONTEXT = b"discretion ledger 1\n"  # a signature made for another purpose is not valid for a head
 
+PUT_BACK = (
+    "Put the newest ledger back with its key and its head, or say what was lost with "
+    "`discretion guard GUARD.toml --recover`; docs/operating.md says how."
+)
+
 
 class Head(Record):
     """Hash of the last entry of a guard's ledger, signed; all in hex."""
@@ -22,17 +27,21 @@ class Head(Record):
     hash: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
 
+    @classmethod
+    def signed(cls, key: Ed25519PrivateKey, link: str) -> "Head":
+        return cls(key=public_of(key), hash=link, signature=sign(key, bytes.fromhex(link)).hex())
+
     def is_genuine(self) -> bool:
         return is_signed(self.key, bytes.fromhex(self.hash), bytes.fromhex(self.signature))
 
 
-def sign(key: Ed25519PrivateKey, link: bytes) -> bytes:
-    return key.sign(CONTEXT + link)
+def sign(key: Ed25519PrivateKey, content: bytes, context: bytes = CONTEXT) -> bytes:
+    return key.sign(context + content)
 
 
-def is_signed(public: str, link: bytes, signature: bytes) -> bool:
+def is_signed(public: str, content: bytes, signature: bytes, context: bytes = CONTEXT) -> bool:
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(signature, CONTEXT + link)
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(signature, context + content)
     except (InvalidSignature, ValueError):
         return False
     return True
@@ -56,13 +65,18 @@ def draft(ledger: str) -> Ed25519PrivateKey:
     Guarantees:
         From its first moment only its owner may read the file.
     """
-    key, path = Ed25519PrivateKey.generate(), _draft_file(ledger)
+    key = Ed25519PrivateKey.generate()
+    write_draft(_draft_file(ledger), key.private_bytes_raw().hex() + "\n")
+    return key
+
+
+def write_draft(path: Path, text: str) -> None:
+    """Write a file anew, flushed to disk; its name is made durable by whoever puts it in its place."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
-        file.write(key.private_bytes_raw().hex() + "\n")
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    return key
 
 
 def settled(ledger: str, public: str) -> Ed25519PrivateKey:
@@ -80,15 +94,14 @@ def settled(ledger: str, public: str) -> Ed25519PrivateKey:
     if key is None or public_of(key) != public:
         raise LedgerError(
             f"the key of the ledger {ledger} is not in {path}: the ledger is a copy from a backup, or one of "
-            "the two was replaced. Put both back as they were, or say what was lost with "
-            "`discretion guard GUARD.toml --recover`."
+            f"the two was replaced. {PUT_BACK}"
         )
     return key
 
 
 def read(path: Path) -> Ed25519PrivateKey | None:
-    """Return the key in a file; None if there is none that can be read."""
+    """Return the key in a file; None if there is none in it, or no file."""
     try:
         return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(path.read_text(encoding="ascii").strip()))
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return None

@@ -57,7 +57,7 @@ class Ledger(Book):
         A ledger counts for its own clients only: others of a plan may have ledgers of their own.
         A ledger whose file was damaged, in whatever bit, counts no less than before, or is not opened.
         What is on record when a call returns survives a loss of power. Processes that share a ledger run on
-        one machine, as they share memory beside the file. Where none has it open, it is one file.
+        one machine, as file locks keep them apart. Between transactions it is one file.
         All runs of a ledger protect the same unit under the same adjacency, from the same adversary.
         Who took part in a round is not recorded: the coins are secret. Who refused is: budgets are not.
     """
@@ -153,8 +153,9 @@ class Ledger(Book):
             raise BudgetError(
                 f"{len(over)} of {len(total)} clients refuse this plan; worst is client "
                 f"{self.population.client[worst]}: epsilon {already:.4g} is spent or promised "
-                f"already and would become {total[worst]:.4g} > budget {budget[worst]:.4g}. Give this run a "
-                "smaller share of the budgets (-c plan.share=0.5), if enough is left."
+                f"already and would become {total[worst]:.4g} > budget {budget[worst]:.4g}. Plan this run "
+                "for a smaller share of the budgets, such as plan.share = 0.5 in its settings, if enough is "
+                "left."
             )
         return False
 
@@ -221,7 +222,8 @@ class Ledger(Book):
             raise LedgerError(f"run {run} is closed since {closed}: it may spend nothing more")
         if round_ > rounds:
             raise LedgerError(f"round {round_} is beyond the {rounds} rounds that were admitted")
-        if not np.array_equal(self._accounts.of(run).place, np.arange(len(self.population))):
+        account = self._accounts.of(run)
+        if not (account.here.all() and np.array_equal(account.clients, np.arange(len(self.population)))):
             raise LedgerError(f"run {run} has other clients than the population of this ledger")
         return bool(unprotected), changes
 

@@ -44,19 +44,31 @@ class BudgetChange(NamedTuple):
     by: float
 
 
+def connect_for_reading(ledger: Path, wait: float = WAIT) -> sqlite3.Connection:
+    """Return a connection that makes and changes no file."""
+    address = f"file:{quote(str(ledger.absolute()))}?mode=ro"
+    return sqlite3.connect(address, uri=True, isolation_level=None, timeout=wait)
+
+
 class LedgerReader:
     """A ledger opened for reading.
 
     Guarantees:
-        Neither the ledger nor a file beside it is made or changed, not even the index in shared memory.
+        Neither the ledger nor a file beside it is made or changed.
         Everything that is read is as it was at one moment.
     """
 
     def __init__(self, ledger: Path, wait: float = WAIT) -> None:
-        address = f"file:{quote(str(ledger.absolute()))}?mode=ro&readonly_shm=1"
         self._name = str(ledger)
-        self._db = sqlite3.connect(address, uri=True, isolation_level=None, timeout=wait)
+        self._db = connect_for_reading(ledger, wait)
         self._db.execute("BEGIN DEFERRED")
+
+    @classmethod
+    def over(cls, db: sqlite3.Connection) -> Self:
+        """Read from a ledger in memory."""
+        made = cls.__new__(cls)
+        made._name, made._db = "the ledger", db
+        return made
 
     def __enter__(self) -> Self:
         return self
@@ -115,6 +127,16 @@ class LedgerReader:
             found.setdefault(run, []).extend([number] if place in json.loads(refused) else [])
         return found
 
+    def charged_under(self, client: str) -> float:
+        """Return the epsilon that a client allowed when its last round was charged, plus later top-ups."""
+        query = "SELECT round.changes, refused, place FROM round JOIN member USING (run) WHERE client = ?"
+        charged = (
+            last for last, refused, place in self.rows(query, [client]) if place not in json.loads(refused)
+        )
+        last, first = max(charged, default=0), self.budgets()[client][0]
+        changes = [each for each in self.changes() if each.client == client]
+        return max(first + sum(each.by for each in changes if each.number <= last or each.by > 0), 0.0)
+
 
 def plan_rows(run: str, plan: Plan) -> PlanRows:
     """Return the rows in which a plan would be written down, by table."""
@@ -138,6 +160,7 @@ class OnRecord:
     refusing: Ints  # numbers of the clients that refused the last round on record
     since: str  # when the first round was reserved; empty where none was
     until: str  # when the last was reserved or committed
+    idle: int = 0  # rounds that all clients refused
 
 
 def nothing(clients: int) -> OnRecord:
@@ -148,7 +171,7 @@ def read_on(path: Path, run: str, known: OnRecord, wait: float = WAIT) -> OnReco
     """Return what is on record now, given what was `known` before; None where no ledger can be read.
 
     Guarantees:
-        Neither the ledger nor a file beside it is made or changed, not even the index in shared memory.
+        Neither the ledger nor a file beside it is made or changed.
         It is open for one short reading, and waited for `wait` seconds at most.
     """
     states = (
@@ -165,6 +188,7 @@ def read_on(path: Path, run: str, known: OnRecord, wait: float = WAIT) -> OnReco
         for places in new:
             refusals[np.array(places, dtype=np.uint64)] += 1  # a place below 0 is damage, too
         refusing = np.array(new[-1], dtype=np.int64) if new else known.refusing
+        idle = known.idle + sum(len(set(places)) == len(refusals) for places in new)
     except (*DAMAGED, RecursionError, OverflowError):
         return None
-    return OnRecord(known.reserved + len(new), committed, others, refusals, refusing, since, until)
+    return OnRecord(known.reserved + len(new), committed, others, refusals, refusing, since, until, idle)

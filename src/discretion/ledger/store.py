@@ -3,7 +3,7 @@
 import math
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,14 +14,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from discretion.arrays import Floats
 from discretion.errors import LedgerError, nearest
-from discretion.ledger import chain, keys
+from discretion.ledger import chain, keys, witness
 from discretion.ledger.faults import PROBLEMS, storage_error
+from discretion.ledger.keys import Head
 from discretion.plan.population import Population
 
-VERSION = 1_400_007  # of the tables below; tells a ledger from other SQLite files
+VERSION = 1_400_008  # of the tables below; tells a ledger from other SQLite files
 # Clients of a run are numbered by `place`. Rates and multipliers are lists with an entry for each class,
 # `releases` of a round is a number for all or lists of places and numbers, `refused` a list of places.
 # Only guards join runs and keep releases: `asked` and `kept` are digests of an order and of its answer.
+# `lost` has the keys of heads that are not on record; '' in a copy, and where there was no key.
 # Rows are never deleted, and every row is covered by an entry of the chain.
 SCHEMA = f"""{chain.TABLES}
 CREATE TABLE about (rule TEXT);
@@ -42,7 +44,7 @@ CREATE TABLE joined (run TEXT PRIMARY KEY, operator TEXT, message BLOB);
 CREATE TABLE release (
     run TEXT, round INTEGER, kind TEXT, turn INTEGER, asked TEXT, kept TEXT, answer BLOB,
     PRIMARY KEY (run, round, kind, turn));
-CREATE TABLE lost (key TEXT PRIMARY KEY, noticed TEXT, recovered TEXT);
+CREATE TABLE lost (key TEXT, noticed TEXT, recovered TEXT);
 """
 
 Rule = Literal["planned", "adaptive"]
@@ -72,8 +74,6 @@ class Book:
             if self._key is not None:
                 keys.settled(self._path, keys.public_of(self._key))
             self._begin(population)
-            # a guard's ledger is one file at any moment, and what is erased in it is gone
-            self._journal("WAL" if self._key is None else "DELETE")
 
     @classmethod
     def existing(cls, path: Path | str) -> Self:
@@ -94,25 +94,23 @@ class Book:
         """Open the file; close it again if what follows fails."""
         self._path = str(path)
         self._key: Ed25519PrivateKey | None = None
+        self._witnessed = ""  # hash of the head that this process knows to be kept beside the ledger
         try:
-            self._db = sqlite3.connect(self._path, isolation_level=None, timeout=30.0)
-            self._db.execute("PRAGMA synchronous = EXTRA")
-            self._db.execute("PRAGMA secure_delete = ON")
+            self._db = self._connect()
+            with ExitStack() as closing_it:
+                closing_it.callback(self._db.close)
+                yield
+                closing_it.pop_all()
         except PROBLEMS as problem:
             raise storage_error(self._path, problem) from None
-        try:
-            yield
-        except BaseException:
-            self._db.close()
-            raise
 
-    def _journal(self, mode: Literal["WAL", "DELETE"]) -> None:
-        """Set SQLite's journal mode, unless another process prevents it.
-
-        Both modes are equally safe; a transaction takes one disk write with WAL, about five without.
-        """
-        with suppress(sqlite3.Error):
-            self._db.execute(f"PRAGMA journal_mode = {mode}")
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self._path, isolation_level=None, timeout=30.0)
+        # one file at any moment: of a write-ahead log that is damaged, SQLite drops the end in silence
+        db.execute("PRAGMA journal_mode = DELETE")
+        db.execute("PRAGMA synchronous = EXTRA")  # only this keeps the last commit when the power fails
+        db.execute("PRAGMA secure_delete = ON")
+        return db
 
     def _lay_out(self, rule: Rule | None) -> None:
         """Make the tables in a new file; refuse a file that is no ledger, or that keeps another rule."""
@@ -120,7 +118,8 @@ class Book:
         ((version,),) = self._read("PRAGMA user_version")
         if version != (VERSION if tables else 0) or (not tables and rule is None):
             raise LedgerError(
-                f"{self._path} is not a ledger of Discretion of this version: expected one, or a new file"
+                f"{self._path} is not a ledger of Discretion of this version: expected format {VERSION} or a "
+                f"new file, found format {version}. For earlier versions see Upgrading in docs/operating.md."
             )
         if tables:
             chain.check(self._db, self._path)
@@ -140,24 +139,55 @@ class Book:
     def _take_key(self, signing: Signing) -> None:
         """Take the key that is to sign this ledger, or make it."""
         known = [public for (public,) in self._read("SELECT public FROM key ORDER BY rowid")]
-        file, entries = keys.key_file(self._path), chain.newest(self._db)[0]
         if signing == "kept" and known:
-            self._key = keys.settled(self._path, known[-1])
-        elif signing == "kept" and (entries > 1 or file.exists()):  # the first entry is on the rule
-            raise LedgerError(
-                f"the ledger {self._path} has nothing on record that its key {file} signed: it was replaced, "
-                "or deleted. Put it back, or say what was lost with `discretion guard GUARD.toml --recover`."
-            )
-        elif signing != "none":
-            on_file = keys.read(file)
-            if on_file is not None and keys.public_of(on_file) not in known:
-                self._insert("key", keys.public_of(on_file))
-                known.append(keys.public_of(on_file))
-            for public in known[-1:]:  # until what was lost is charged, nothing is released
-                if not self._read("SELECT 1 FROM lost WHERE key = ?", [public]):
-                    self._insert("lost", public, now(), None)
+            self._take_kept(known)
+        elif signing == "kept":
+            self._require_new()
             self._key = keys.draft(self._path)
+            witness.write(self._path, Head.signed(self._key, witness.START))  # before there is a ledger
             self._insert("key", keys.public_of(self._key))
+        elif signing == "new":
+            self._replace_key(known)
+
+    def _take_kept(self, known: Sequence[str]) -> None:
+        """Take the key beside this ledger; raise unless the head that was kept last is on record."""
+        key, last = keys.settled(self._path, known[-1]), witness.read(self._path)
+        file = witness.witness_file(self._path)
+        if last is None:
+            raise LedgerError(
+                f"the last head of the ledger {self._path} is not in {file}: the file is missing or damaged, "
+                f"so nothing shows that the ledger is the newest one. {keys.PUT_BACK}"
+            )
+        made = last.hash == witness.START and last.key in known
+        if not made and not self._read("SELECT 1 FROM entry WHERE hash = ?", [bytes.fromhex(last.hash)]):
+            raise LedgerError(
+                f"the ledger {self._path} went back in time: it was replaced by an older copy, since the "
+                f"last head, in {file}, is not on record. {keys.PUT_BACK}"
+            )
+        self._key, self._witnessed = key, last.hash
+
+    def _require_new(self) -> None:
+        """Raise if there was a ledger of a guard here before."""
+        key, last = keys.key_file(self._path), witness.read(self._path)
+        begun = last is not None and last.hash == witness.START  # and interrupted
+        kept = witness.witness_file(self._path).exists() and not begun
+        if chain.newest(self._db)[0] > 1 or key.exists() or kept:  # the first entry is on the rule
+            raise LedgerError(
+                f"the ledger {self._path} has nothing on record that its key {key} signed: it was replaced, "
+                f"or deleted. {keys.PUT_BACK}"
+            )
+
+    def _replace_key(self, known: list[str]) -> None:
+        """Make a new key; until what was lost is charged, the ledger is one that lost something."""
+        on_file = keys.read(keys.key_file(self._path))
+        if on_file is not None and keys.public_of(on_file) not in known:
+            self._insert("key", keys.public_of(on_file))
+            known = [*known, keys.public_of(on_file)]
+        public = known[-1] if known else ""
+        if not self._read("SELECT 1 FROM lost WHERE key = ? AND recovered IS NULL", [public]):
+            self._insert("lost", public, now(), None)
+        self._key = keys.draft(self._path)
+        self._insert("key", keys.public_of(self._key))
 
     def _begin(self, population: Population) -> None:
         self.population = population
@@ -166,7 +196,6 @@ class Book:
         self._first = np.array([first[name] for name in population.client])
 
     def close(self) -> None:
-        self._journal("DELETE")  # one file again, that can be copied, moved and read where nobody may write
         self._db.close()
 
     def __enter__(self) -> Self:
@@ -179,7 +208,7 @@ class Book:
     def _transaction(self, kind: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE") -> Iterator[None]:
         """Run a transaction; a deferred one is for reading everything as it was at one moment.
 
-        Inside another one it is a part of that.
+        Inside another one it is a part of that. Once it is on disk, a guard's ledger keeps its head.
         """
         if self._db.in_transaction:
             yield
@@ -188,8 +217,9 @@ class Book:
             self._db.execute(f"BEGIN {kind}")
             with self._db:  # commits or, after any exception, rolls back
                 yield
-                if kind == "IMMEDIATE":
-                    self._seal()
+                sealed = kind == "IMMEDIATE" and self._seal()
+            if sealed and self._key is not None:
+                self._keep_head()
         except PROBLEMS as problem:
             raise storage_error(self._path, problem) from None
 
@@ -224,17 +254,39 @@ class Book:
         ((row,),) = self._read(f"SELECT COALESCE(MAX(rowid), 0) FROM {table}")
         return int(row)
 
-    def _seal(self) -> None:
-        """Let the head name the last entry, signed if this ledger has a key."""
+    def _seal(self) -> bool:
+        """Let the head name the last entry, signed if this ledger has a key; return whether it is new."""
         ((sealed,),) = self._read("SELECT count FROM head")
         number, link = chain.newest(self._db)
         if number == sealed:
-            return
-        if self._key is None:
-            for (public,) in self._read("SELECT public FROM key ORDER BY rowid DESC LIMIT 1"):
-                self._key = keys.settled(self._path, public)
+            return False
+        known = [public for (public,) in self._read("SELECT public FROM key ORDER BY rowid")]
+        if self._key is None and known:
+            self._take_kept(known)
         signature = b"" if self._key is None else keys.sign(self._key, link)
         self._db.execute("UPDATE head SET count = ?, hash = ?, signature = ?", [number, link, signature])
+        return True
+
+    def _keep_head(self) -> Head:
+        """Keep the head beside the ledger, and return it; no other process enters anything meanwhile.
+
+        Guarantees:
+            The head that is kept is on record, also after a loss of power: it was on disk before.
+        """
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            with self._db:
+                head = self._head()
+                witness.write(self._path, head)
+        except PROBLEMS as problem:
+            raise storage_error(f"{self._path}, in which all is on record,", problem) from None
+        self._witnessed = head.hash
+        return head
+
+    def _head(self) -> Head:
+        query = "SELECT public, hash, signature FROM head, key ORDER BY key.rowid DESC LIMIT 1"
+        ((public, link, signature),) = self._read(query)
+        return Head(key=public, hash=link.hex(), signature=signature.hex())
 
     def _enrol(self, population: Population) -> None:
         """Enter new clients; a client on record keeps its budget, and a different one is refused."""
@@ -251,11 +303,13 @@ class Book:
             now = first + changed.get(name, 0.0)
             as_changed = name in changed and math.isclose(epsilon, now, rel_tol=1e-9)
             if delta != its_delta or not (epsilon == first or as_changed):
+                where, use = ("the population", "use the population.csv of the earlier run")
+                if self._key is not None:
+                    where, use = ("GUARD.toml", "put the earlier one back")
                 raise LedgerError(
                     f"client {name} has the budget (epsilon {now:g}, delta {its_delta:g}) in {self._path}, "
-                    f"but (epsilon {epsilon:g}, delta {delta:g}) in the population. A budget holds for life: "
-                    "use the population.csv of the earlier run, another ledger for other data, or change "
-                    "the budget with `discretion ledger`."
+                    f"but (epsilon {epsilon:g}, delta {delta:g}) in {where}. A budget holds for life: {use}, "
+                    "use another ledger for other data, or change the budget with `discretion ledger`."
                 )
         with self._entering("client"):
             self._db.executemany("INSERT INTO client VALUES (?, ?, ?)", new)
@@ -301,6 +355,9 @@ class Book:
                 "Use a ledger in which it has a budget."
             )
         with self._transaction():
+            budget = float(self.budget[self._place[client]])
+            if by < -budget:
+                raise LedgerError(f"at most the whole budget can be withdrawn: {budget:.6g}, found {-by:.6g}")
             self._insert("change", None, client, by, note, now())
 
 
@@ -309,10 +366,6 @@ def now() -> str:
 
 
 def copy_ledger(path: Path, target: Path) -> None:
-    """Copy a ledger, with what its write-ahead log holds, as it is at one moment; the copy is one file."""
-    try:
-        with closing(sqlite3.connect(path)) as ours, closing(sqlite3.connect(target)) as copy:
-            ours.backup(copy)
-            copy.execute("PRAGMA journal_mode = DELETE")
-    except PROBLEMS as problem:
-        raise storage_error(f"{path}, copied to {target},", problem) from None
+    """Copy a ledger as it is at one moment."""
+    with closing(sqlite3.connect(path)) as ours, closing(sqlite3.connect(target)) as copy:
+        ours.backup(copy)
