@@ -142,7 +142,7 @@ def test_a_process_that_is_killed_is_an_error_and_no_wait() -> None:
     made = clients(2, Unwell())
     Unwell.trouble = "killed"
     try:
-        with pytest.raises(DiscretionError, match="SIGKILL.*--workers 1"):
+        with pytest.raises(DiscretionError, match="SIGKILL.*train.workers = 1"):
             parts(made, EVERYBODY)
     finally:
         Unwell.trouble = ""

@@ -37,6 +37,7 @@ from discretion.clients.messages import (
     write_key,
 )
 from discretion.clients.training import Schedule
+from discretion.clients.transport import read_addresses
 from discretion.errors import ConfigError, DataError, InputError, LedgerError
 from discretion.guard import checks, policy
 from discretion.guard.data import own_records
@@ -53,6 +54,7 @@ from support.guarding import (
     KEY,
     LOCAL,
     PEOPLE,
+    RECORDS,
     SHAPES,
     STRANGER,
     charged,
@@ -78,7 +80,8 @@ def about(plan: Plan = PLAN, run: str = "r") -> dict[str, str]:
 
 
 def join(plan: Plan = PLAN, run: str = "r", **more: Any) -> Join:
-    fields = about(plan, run) | {"size": 40, "model": "linear", "shapes": SHAPES, "local": asdict(LOCAL)}
+    fields = about(plan, run) | {"size": 40, "model": "linear", "shapes": SHAPES, "records": RECORDS}
+    fields |= {"local": asdict(LOCAL)}
     return Join(**(fields | more))
 
 
@@ -575,9 +578,11 @@ def test_a_stricter_policy_holds_for_runs_that_were_joined_before(guard: Guard, 
         again = guard_of(tmp_path, ME, **REAL, **stricter)
         before = record(tmp_path)
         assert reason in ask(again, order(2))[0].reason and record(tmp_path) == before
+        assert reason in enter(again).reason  # who asks again is told whether rounds will be answered
         again.close()
     again = guard_of(tmp_path, ME, **REAL, models={})
     assert ask(again, Finish(**about(), rounds=6), b"")[0].kind == "done"
+    assert enter(again).kind == "done"  # nothing more is asked of a closed run
     again.close()
 
 
@@ -652,7 +657,7 @@ def test_outside_its_hours_only_what_was_handed_out_is_handed_out_again(tmp_path
     now = datetime(2026, 1, 5, 18)
     before = record(tmp_path)
     assert ask(guard, order(2))[0].reason == "orders are accepted only from 08:00 to 18:00"
-    assert "from 08:00" in enter(guard, run="s").reason
+    assert "from 08:00" in enter(guard, run="s").reason and "from 08:00" in enter(guard).reason
     assert ask(guard, order(1)) == first and record(tmp_path) == before
     night = said.model_copy(update={"hours": "22:00-06:00"})
     assert [night.open_at(datetime(2026, 1, 5, hour)) for hour in (21, 22, 3, 6)] == [
@@ -804,9 +809,13 @@ def test_local_training_says_all_that_matters() -> None:
     assert set(Local.model_fields) == set(asdict(LOCAL))
 
 
-def test_the_policy_in_the_guide_can_be_used(tmp_path: Path) -> None:
+def test_policy_and_addresses_in_the_guide_can_be_used(tmp_path: Path) -> None:
     guide = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
-    shown = guide.split("```toml\n")[1].split("```")[0]
+    addresses, shown, *_ = (part.split("```")[0] for part in guide.split("```toml\n")[1:])
+    (tmp_path / "addresses.toml").write_text(addresses, encoding="utf-8")
+    found = read_addresses(tmp_path / "addresses.toml")
+    assert found["hospital-a"] == tmp_path / "hospital-a/guard/guard.sock"
+    assert found["Hôpital B"] == Path("/run/hospital-b/guard.sock")
     (tmp_path / "GUARD.toml").write_text(shown.replace("7f3c…", "7f" * 32))
     said = policy.read(tmp_path / "GUARD.toml")
     assert said.against == "server" and not said.trust_server and said.socket_path.name == "guard.sock"

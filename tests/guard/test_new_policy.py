@@ -34,7 +34,7 @@ def written(plan: Plan, path: Path) -> policy.Policy:
             1,
             operator="ab" * 32,
             model=("linear", SHAPES),
-            data="digits",
+            data=policy.Data(name="digits", records="records.txt"),
             epochs=0,
             steps=5,
             seed=SEED,
@@ -47,10 +47,10 @@ def written(plan: Plan, path: Path) -> policy.Policy:
 def test_the_plan_is_let_in_and_a_longer_one_is_not(name: str, tmp_path: Path) -> None:
     plan = PLANS[name]
     said = written(plan, tmp_path / "GUARD.toml")
-    checks.check_plan(said, plan, 1, 650)
+    checks.require(checks.plan_problems(said, plan, 1))
     longer = replace(plan, phases=(replace(plan.phases[0], rounds=7),))
     with pytest.raises(Refusal, match="rounds: this plan has 7, the policy allows at most 6"):
-        checks.check_plan(said, longer, 1, 650)
+        checks.require(checks.plan_problems(said, longer, 1))
 
 
 def test_a_policy_has_the_clients_own_entry(tmp_path: Path) -> None:

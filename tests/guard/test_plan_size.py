@@ -16,7 +16,7 @@ from discretion.guard.guard import Guard
 from discretion.guard.plan_size import check_size
 from discretion.guard.policy import Ceilings
 from discretion.plan.plan import Plan
-from support.guarding import KEY, LOCAL, PEOPLE, SHAPES, guard_of, own_pools, plan_of
+from support.guarding import KEY, LOCAL, PEOPLE, RECORDS, SHAPES, guard_of, own_pools, plan_of
 
 PLAN = plan_of(own_pools(3), own_pools(2))
 
@@ -28,7 +28,8 @@ def ask(guard: Guard, order: Join | Finish, body: bytes = b"") -> str:
 
 def join(plan: str = "0" * 64) -> Join:
     size, local = int(PEOPLE.size[1]), Local.model_validate(asdict(LOCAL))
-    return Join(client="c1", run="r", plan=plan, size=size, model="linear", shapes=SHAPES, local=local)
+    how: dict[str, Any] = {"model": "linear", "shapes": SHAPES, "records": RECORDS, "local": local}
+    return Join(client="c1", run="r", plan=plan, size=size, **how)
 
 
 def changed(*place: str | int, to: Any) -> bytes:

@@ -17,7 +17,7 @@ from discretion.errors import MessageError
 from discretion.guard import reception
 from discretion.guard.reception import Reception
 from support.guard_process import Process
-from support.guarding import KEY, SHAPES, own_pools, plan_of, policy_of, sockets
+from support.guarding import KEY, RECORDS, SHAPES, own_pools, plan_of, policy_of, sockets
 
 SOON = 60.0  # seconds, for what comes at once: so long that only what hangs is late
 MOST = 2**20
@@ -240,6 +240,7 @@ def test_a_guard_answers_while_others_say_nothing(tmp_path: Path) -> None:
         size=40,
         model="linear",
         shapes=SHAPES,
+        records=RECORDS,
         local=Local.model_validate(
             local | {"schedule": {"kind": "constant", "factor": 1.0}, "steps": 0, "order": "shuffled"}
         ),

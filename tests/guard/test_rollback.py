@@ -2,9 +2,7 @@
 
 import shutil
 import sqlite3
-from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from discretion.clients.messages import Answer, AnyOrder, Finish, Join, Train, decode_answer, encode, sign
+from discretion.clients.messages import Finish, encode
 from discretion.errors import InputError, LedgerError
 from discretion.files import locked
 from discretion.guard import own_ledger, policy
@@ -20,16 +18,11 @@ from discretion.guard.guard import LOST, Guard
 from discretion.ledger import keys
 from discretion.ledger.guard_ledger import GuardLedger
 from discretion.ledger.keys import Head
-from discretion.plan.plan import Plan
 from discretion.training.orders import Order
 from support.guarding import (
-    KEY,
-    LOCAL,
-    SHAPES,
     Direct,
     charged,
     cryptographic,
-    guard_of,
     ledger_of,
     own_pools,
     plan_of,
@@ -37,67 +30,21 @@ from support.guarding import (
     remote,
     spent_of,
 )
-
-ME = 1
-PLAN = cryptographic(plan_of(own_pools(6)))
-SHORT = cryptographic(plan_of(own_pools(1)))
-ZERO = np.zeros(650, np.float32).tobytes()
-REAL: dict[str, Any] = {"test_seed": None}
-
-
-def about(plan: Plan, run: str) -> dict[str, str]:
-    return {"client": "c1", "run": run, "plan": plan.digest()}
-
-
-def order(round_: int, plan: Plan = PLAN, run: str = "r", **more: Any) -> Train:
-    phase = plan.phases[0]
-    fields = about(plan, run) | {"round": round_, "turn": 0, "key": 9, "local": asdict(LOCAL)}
-    return Train(**(fields | {"clip": float(phase.clip[ME]), "noise": float(phase.noise[ME])} | more))
-
-
-def ask(guard: Guard, what: AnyOrder, heads: Sequence[Head] = (), body: bytes = ZERO) -> tuple[Answer, bytes]:
-    return decode_answer(guard.answer(sign(encode(what, body), KEY, heads)))
-
-
-def enter(guard: Guard, plan: Plan = PLAN, run: str = "r", heads: Sequence[Head] = ()) -> Answer:
-    fields = about(plan, run) | {"size": 40, "model": "linear", "shapes": SHAPES, "local": asdict(LOCAL)}
-    return ask(guard, Join(**fields), heads, plan.to_json().encode())[0]
-
-
-def started(folder: Path, **more: Any) -> Guard:
-    return guard_of(folder, ME, **(REAL | more))
-
-
-def home(folder: Path) -> Path:
-    return folder / "c1" / "guard"
-
-
-def recover(folder: Path, loss: Any) -> None:
-    own_ledger.recover(policy.read(policy_of(folder, ME, **REAL)), loss)
-
-
-def rounds_of(guard: Guard, *rounds: int) -> tuple[Head, list[bytes]]:
-    """The last head and the numbers that the guard answers."""
-    answers = [ask(guard, order(number)) for number in rounds]
-    head = answers[-1][0].head
-    assert head is not None and all(answer.kind == "done" for answer, _ in answers)
-    return head, [body for _, body in answers]
-
-
-def restored(folder: Path) -> tuple[Guard, Head]:
-    """A guard that answered round 1 to 3, on its folder as it was after round 1; and its last head."""
-    guard = started(folder)
-    enter(guard)
-    rounds_of(guard, 1)
-    guard.close()
-    shutil.copytree(home(folder), folder / "copy")
-    guard = started(folder)
-    head, _ = rounds_of(guard, 2, 3)
-    guard.close()
-    shutil.rmtree(home(folder))
-    shutil.move(folder / "copy", home(folder))
-    return started(folder), head
-
+from support.one_guard import (
+    ME,
+    PLAN,
+    REAL,
+    SHORT,
+    about,
+    ask,
+    enter,
+    home,
+    order,
+    recover,
+    restored,
+    rounds_of,
+    started,
+)
 
 # one file for costs and releases
 
@@ -109,7 +56,7 @@ def test_a_guard_that_keeps_its_ledger_alone_draws_no_second_noise(tmp_path: Pat
     for _ in range(5):
         guard.close()
         for path in home(tmp_path).iterdir():
-            if path.name not in ("ledger.sqlite", "ledger.key"):
+            if path.name not in ("ledger.sqlite", "ledger.key", "ledger.head"):
                 path.unlink()
         guard = started(tmp_path)
         assert rounds_of(guard, 1)[1] == [first]
@@ -186,12 +133,12 @@ def test_the_servers_clients_carry_the_last_head(tmp_path: Path) -> None:
     assert len(update(1)) == 1 and update(1) == update(1)  # the same order, though heads are newer
     guard.close()
     shutil.copytree(home(tmp_path), tmp_path / "copy")
-    guard = clients._transport.guards["c1"] = started(tmp_path)  # type: ignore[attr-defined]
+    guard = clients._exchange._transport.guards["c1"] = started(tmp_path)  # type: ignore[attr-defined]
     assert len(update(2)) == 1
     guard.close()
     shutil.rmtree(home(tmp_path))
     shutil.move(tmp_path / "copy", home(tmp_path))
-    guard = clients._transport.guards["c1"] = started(tmp_path)  # type: ignore[attr-defined]
+    guard = clients._exchange._transport.guards["c1"] = started(tmp_path)  # type: ignore[attr-defined]
     assert update(3) == [] and clients.heard[-1].refused == {"c1": LOST}
     guard.close()
 
@@ -214,7 +161,7 @@ def test_two_turns_lead_to_one_head(tmp_path: Path) -> None:
     clients.join(np.array([ME]))
     one = Order(1, 5, np.zeros(650, np.float32), np.array([ME, ME]), np.array([0, 1]))
     assert len(list(clients.updates(one))) == 1  # the plan has one turn, the other is refused
-    assert [head.hash for head in clients._heads.of("c1")] == [guard._ledger.head.hash]
+    assert [head.hash for head in clients._exchange._heads.of("c1")] == [guard._ledger.head.hash]
     guard.close()
 
 
@@ -225,14 +172,39 @@ def test_rounds_that_were_lost_are_charged_with_their_whole_plans(tmp_path: Path
     guard, head = restored(tmp_path)
     ask(guard, order(4), [head])
     guard.close()
-    recover(tmp_path, "rounds")
-    assert spent_of(tmp_path, ME) == pytest.approx(charged(PLAN, ME))
+    spent = charged(cryptographic(plan_of(own_pools(12))), ME)  # rounds may have been released twice
+    assert recover(tmp_path, "rounds") == pytest.approx(
+        (charged(PLAN, ME, 1), 4 - charged(PLAN, ME, 1), spent, 4 - spent)
+    )
+    assert spent_of(tmp_path, ME) == pytest.approx(spent)
+    assert recover(tmp_path, "rounds").spent == pytest.approx(spent)  # nothing is repeated any more
     guard = started(tmp_path)
     assert ask(guard, order(4), [head])[0].reason == "run r is finished"
     assert enter(guard, SHORT, "other", [head]).kind == "done"
     new = ask(guard, order(1, SHORT, "other"), [head])[0]
     assert new.kind == "done" and new.head is not None and new.head.key != head.key
     guard.close()
+
+
+def test_rounds_of_closed_runs_may_have_been_released_twice(tmp_path: Path) -> None:
+    """A copy goes on as if it were the newest: all rounds after it are released again, with other noise."""
+    guard = started(tmp_path)
+    enter(guard)
+    rounds_of(guard, 1)
+    guard.close()
+    shutil.copytree(home(tmp_path), tmp_path / "copy")
+    guard = started(tmp_path)
+    head, _ = rounds_of(guard, 2, 3, 4, 5, 6)
+    guard.close()
+    shutil.rmtree(home(tmp_path))
+    shutil.move(tmp_path / "copy", home(tmp_path))
+    guard = started(tmp_path)
+    rounds_of(guard, 2, 3, 4, 5, 6)
+    assert ask(guard, Finish(**about(PLAN, "r"), rounds=6))[0].kind == "done"
+    assert enter(guard, SHORT, "other", [head]).reason == LOST
+    guard.close()
+    released_twice = charged(cryptographic(plan_of(own_pools(11))), ME)
+    assert spent_of(tmp_path, ME) < released_twice <= recover(tmp_path, "rounds").spent
 
 
 def test_an_interrupted_round_is_charged_when_recovering(
@@ -261,7 +233,7 @@ def test_everything_that_was_lost_is_the_whole_budget(tmp_path: Path) -> None:
     (home(tmp_path) / "ledger.sqlite").unlink()
     with pytest.raises(LedgerError, match="--recover"):
         started(tmp_path)
-    recover(tmp_path, "everything")
+    assert recover(tmp_path, "everything") == (0.0, 4.0, 0.0, 0.0)
     guard = started(tmp_path)
     assert "budget does not allow this plan" in enter(guard, heads=[head]).reason
     assert "budget does not allow this plan" in enter(guard, SHORT, "other").reason
@@ -269,6 +241,48 @@ def test_everything_that_was_lost_is_the_whole_budget(tmp_path: Path) -> None:
     recover(tmp_path, "everything")  # again changes nothing
     with ledger_of(tmp_path, ME) as ledger:
         assert ledger.budget.tolist() == [0.0] and len(ledger.changes) == 1
+
+
+@pytest.mark.parametrize("kept", ["its key", "an empty file", "nothing", "nothing, and it was started"])
+def test_where_nothing_is_on_record_everything_may_be_lost(tmp_path: Path, kept: str) -> None:
+    guard = started(tmp_path)
+    enter(guard)
+    head, _ = rounds_of(guard, 1)
+    guard.close()
+    ledger = home(tmp_path) / "ledger.sqlite"
+    ledger.unlink()
+    if kept == "an empty file":
+        ledger.touch()
+    elif kept != "its key":
+        shutil.rmtree(home(tmp_path))
+    if kept == "nothing, and it was started":
+        guard = started(tmp_path)
+        assert enter(guard, heads=[head]).reason == LOST
+        guard.close()
+    before = {path.name: path.read_bytes() for path in home(tmp_path).glob("ledger.*")}
+    for loss in ("rounds", "nothing", "rounds"):
+        with pytest.raises(LedgerError, match="expected --recover everything"):
+            recover(tmp_path, loss)
+    assert {path.name: path.read_bytes() for path in home(tmp_path).glob("ledger.*")} == before
+    assert recover(tmp_path, "everything") == (0.0, 4.0, 0.0, 0.0)
+    guard = started(tmp_path)
+    assert "budget does not allow this plan" in enter(guard, SHORT, "other").reason
+    guard.close()
+
+
+def test_an_interrupted_recovery_without_any_record_leaves_the_guard_refusing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(GuardLedger, "recover", crash)
+        recover(tmp_path, "everything")
+    with pytest.raises(LedgerError, match="--recover"):
+        started(tmp_path)
+    assert recover(tmp_path, "everything").left == 0
+    started(tmp_path).close()
 
 
 def test_public_data_has_no_budget_to_lose(tmp_path: Path) -> None:
@@ -317,10 +331,13 @@ def test_a_false_alarm_costs_nothing_unless_it_is_none(tmp_path: Path) -> None:
     signature = keys.sign(stranger, link).hex()
     foreign = Head(key=keys.public_of(stranger), hash=link.hex(), signature=signature)
     guard = started(tmp_path)
+    enter(guard)
     assert enter(guard, heads=[foreign]).reason == LOST
     assert enter(guard, heads=[foreign]).reason == LOST  # it is remembered once
     guard.close()
-    recover(tmp_path, "nothing")
+    with pytest.raises(LedgerError, match="more than rounds was lost, or nothing"):
+        recover(tmp_path, "rounds")
+    assert recover(tmp_path, "nothing").spent == 0
     guard = started(tmp_path)
     assert enter(guard, heads=[foreign]).kind == "done"
     guard.close()
@@ -337,6 +354,26 @@ def test_a_guard_that_runs_is_not_recovered(tmp_path: Path) -> None:
     with locked(home(tmp_path) / ".lock", "in use"), pytest.raises(InputError, match="in use by a guard"):
         recover(tmp_path, "rounds")
     guard.close()
+
+
+def test_a_recovery_that_is_begun_again_charges_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard, head = restored(tmp_path)
+    ask(guard, order(4), [head])
+    guard.close()
+    update = GuardLedger._update
+
+    def crash(self: GuardLedger, kind: str, *rest: Any) -> None:
+        if kind == "recover":
+            raise KeyboardInterrupt
+        update(self, kind, *rest)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(GuardLedger, "_update", crash)
+        recover(tmp_path, "rounds")
+    twice = charged(cryptographic(plan_of(own_pools(12))), ME)
+    assert recover(tmp_path, "rounds").spent == pytest.approx(twice)
 
 
 # copies
@@ -358,6 +395,51 @@ def test_a_copy_put_back_needs_its_owners_word(tmp_path: Path) -> None:
     recover(tmp_path, "rounds")
     assert spent_of(tmp_path, ME) == pytest.approx(charged(PLAN, ME))
     own_ledger.require_known(said, [head])  # signed before the recovery: it counts no longer
+
+
+@pytest.mark.parametrize("rounds_since", [1, 0])
+def test_a_copy_put_back_beside_the_key_needs_its_owners_word(tmp_path: Path, rounds_since: int) -> None:
+    """Whether anything was lost since the copy, the head that was kept last tells."""
+    said = policy.read(policy_of(tmp_path, ME, **REAL))
+    guard = Guard(said)
+    enter(guard)
+    _, (first,) = rounds_of(guard, 1)
+    own_ledger.back_up(said, tmp_path / "copy.sqlite")
+    rounds_of(guard, *range(1, 2 + rounds_since))
+    guard.close()
+    newest = (home(tmp_path) / "ledger.sqlite").read_bytes()
+    shutil.copy(tmp_path / "copy.sqlite", home(tmp_path) / "ledger.sqlite")
+    with pytest.raises(LedgerError, match="went back in time" if rounds_since else "copy from a backup"):
+        Guard(said)
+    (home(tmp_path) / "ledger.sqlite").write_bytes(newest)
+    Guard(said).close()  # having tried the copy does not keep the newest from being put back
+    shutil.copy(tmp_path / "copy.sqlite", home(tmp_path) / "ledger.sqlite")
+    if rounds_since:
+        with pytest.raises(LedgerError, match="went back in time"):
+            recover(tmp_path, "nothing")
+        assert recover(tmp_path, "rounds").spent == pytest.approx(charged(PLAN, ME))
+    else:
+        assert recover(tmp_path, "nothing").spent == pytest.approx(charged(PLAN, ME, 1))
+        guard = started(tmp_path)
+        assert rounds_of(guard, 1)[1] == [first]
+        guard.close()
+
+
+def test_a_guard_in_alarm_says_so_when_it_starts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    guard, head = restored(tmp_path)
+    ask(guard, order(4), [head])
+    guard.close()
+    assert [each.levelname for each in caplog.records if "refused" in each.message] == ["WARNING"]
+    caplog.clear()
+    started(tmp_path).close()
+    (said,) = [each for each in caplog.records if "--recover" in each.message]
+    assert said.levelname == "ERROR" and "c1 refuses every order" in said.message
+
+
+def test_a_raised_budget_is_told_in_the_owners_words(tmp_path: Path) -> None:
+    started(tmp_path).close()
+    with pytest.raises(LedgerError, match=r"epsilon 9, .* in GUARD.toml.* put the earlier one back"):
+        started(tmp_path, epsilon=9.0)
 
 
 def test_a_receipts_head_is_compared_before_the_guard_starts(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from discretion.plan.population import Population
 from discretion.plan.steps import Steps
 from discretion.tasks import datasets, models
 from discretion.tasks.partitions import even_sizes, iid
+from discretion.tasks.schema import schema_of
 from discretion.training.loop import State, train
 from discretion.training.orders import Clients, Shares
 
@@ -35,6 +36,7 @@ DATA = datasets.load("digits")
 HOLDINGS = iid(DATA.train.labels, even_sizes(200, 5), np.random.default_rng(0))
 MODEL = models.build("linear", DATA, seed=1)
 SHAPES = models.shapes_digest(MODEL)
+RECORDS = schema_of(DATA)
 PEOPLE = Population.of([2.0, 4.0, 8.0, 8.0, 8.0], 1e-5, HOLDINGS.sizes)
 
 
@@ -118,9 +120,22 @@ class Direct:
                     yield number, answer
 
 
-def remote(transport: Transport, plan: Plan, run: str = "r", timeout: float = 60.0) -> RemoteClients:
+def remote(
+    transport: Transport, plan: Plan, run: str = "r", timeout: float = 60.0, least_answers: float = 0.0
+) -> RemoteClients:
+    """All five clients; unless told otherwise, a run goes on however few answer."""
     return RemoteClients(
-        transport, KEY, plan, PEOPLE, run, model="linear", shapes=SHAPES, local=LOCAL, timeout=timeout
+        transport,
+        KEY,
+        plan,
+        PEOPLE,
+        run,
+        model="linear",
+        shapes=SHAPES,
+        records=RECORDS,
+        local=LOCAL,
+        timeout=timeout,
+        least_answers=least_answers,
     )
 
 

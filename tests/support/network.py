@@ -207,6 +207,7 @@ class Network:
             return
         self._seed = seed
         self._write_policies()
+        (self.net / "operator.key.heads").unlink(missing_ok=True)  # new guards are not restored ones
         for name in self.names:
             self.kill(f"guard-{name}", "discretion guard")
         for name in self.names:

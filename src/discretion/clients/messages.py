@@ -26,9 +26,10 @@ from discretion.ledger.keys import Head
 from discretion.plan.names import allowed
 from discretion.plan.phase import MOST
 from discretion.plan.selection_rules import Rule
+from discretion.tasks.schema import Schema
 
 KEY, SIGNATURE = 32, 64
-LONGEST_HEADER = 2**16
+LONGEST_HEADER = 2**20  # names of a table's columns included
 LONGEST_HEADS = 2**14
 CONTEXT = b"discretion order 2\n"  # a signature made for another purpose is not valid for an order
 
@@ -64,14 +65,35 @@ class OrderHeader(Record):
     plan: Digest
 
 
-class Join(OrderHeader):
-    """Asks a client to join a run; the body is the whole plan."""
+class Joining(OrderHeader):
+    """All that a client agrees to when it joins a run, besides the plan."""
 
-    kind: Literal["join"] = "join"
     size: Whole  # number of records that the plan assumes of the client
     model: ModelName
     shapes: Digest  # of the model's parameters
+    records: Schema  # what the server takes the client's records for
     local: Local
+
+
+class Join(Joining):
+    """Asks a client to join a run; the body is the whole plan."""
+
+    kind: Literal["join"] = "join"
+
+
+class Check(Joining):
+    """Asks whether a client would join a run, and why not; the body is the whole plan.
+
+    Nothing is joined, charged or put on record.
+    """
+
+    kind: Literal["check"] = "check"
+    epsilon: float  # the client's budget, as the server knows it
+    delta: float
+
+    def joining(self) -> Join:
+        """Return the order by which the client would be asked to join."""
+        return Join(**self.model_dump(exclude={"kind", "epsilon", "delta"}))
 
 
 class Train(OrderHeader):
@@ -103,8 +125,31 @@ class Finish(OrderHeader):
     rounds: Whole
 
 
+class Declare(OrderHeader):
+    """Asks for a signed statement of what the client has charged itself."""
+
+    kind: Literal["declare"] = "declare"
+
+
+class Differs(Record):
+    """One thing that server and guard disagree on."""
+
+    what: Annotated[str, Field(max_length=100)]
+    said: str
+
+
+class Differences(Record):
+    """All that keeps a guard from joining a run; empty: it is ready."""
+
+    differs: list[Differs]
+
+
 class Answer(Record):
-    """Answer of a guard; the body has the numbers of an update or a statistic, or is empty."""
+    """Answer of a guard.
+
+    The body has the numbers of an update or a statistic; what was found, of a check; a statement, of a
+    declare order; or it is empty.
+    """
 
     kind: Literal["done", "refused"]
     order: Digest  # of the order's message
@@ -112,7 +157,7 @@ class Answer(Record):
     head: Head | None = None  # of the guard's ledger, once the order is done
 
 
-AnyOrder = Join | Train | Read | Finish
+AnyOrder = Join | Check | Train | Read | Finish | Declare
 _ORDER: TypeAdapter[AnyOrder] = TypeAdapter(Annotated[AnyOrder, Field(discriminator="kind")])
 _ANSWER = TypeAdapter(Answer)
 _HEADS = TypeAdapter(Annotated[list[Head], Field(max_length=MOST_HEADS)])

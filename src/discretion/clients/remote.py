@@ -8,19 +8,26 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from discretion.arrays import Floats, Ints
+from discretion.arrays import Ints
 from discretion.clients import messages
+from discretion.clients.exchange import Exchange, Unanswered
+from discretion.clients.readiness import Readiness, ask_all
 from discretion.clients.training import LocalTraining
 from discretion.clients.transport import Transport
-from discretion.errors import MessageError, PlanError
+from discretion.clients.turnout import MAJORITY, Absences, Turnout, expected_orders, needed
+from discretion.errors import AnswersError, MessageError, PlanError
 from discretion.ledger.heads import KnownHeads
-from discretion.ledger.keys import Head
 from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
 from discretion.plan.selection_rules import NUMBERS, Reading
+from discretion.tasks.schema import Schema
 from discretion.training.orders import Order, Statistics, Updates
 from discretion.training.release import missing_noise
+from discretion.training.server_update import Vector
+
+AGAIN = 30.0  # seconds for a client that did not answer before
+LONGEST_REASON = 200  # characters of a reason in an error
 
 
 @dataclass
@@ -33,10 +40,14 @@ class Heard:
     refused: dict[str, str] = field(default_factory=dict)  # reason by client
     lost: int = 0  # no answer, or an unreadable one
     missing: float = 0.0  # largest share of a pool's planned noise variance that answers lack
+    expected: int = 0  # clients that the round may ask; 0: not counted
+    answering: int = 0  # of these, clients that are not away
+    enough: bool = True  # False: the run stopped here, before the model moved
 
-    def unreadable(self) -> None:
-        """Reclassify an unreadable answer as lost."""
-        self.answered, self.lost = self.answered - 1, self.lost + 1
+    @property
+    def turnout(self) -> Turnout | None:
+        """Who answered, as far as it tells nothing about coins; None where that was not counted."""
+        return Turnout(self.answering, self.expected, self.round, self.enough) if self.expected else None
 
 
 class RemoteClients:
@@ -46,11 +57,12 @@ class RemoteClients:
         Each client gets a signed order with its own clip and noise; an answer counts once, and only if it
         names that order.
         If a client refuses or does not answer, the server adds its share of the noise; the divisor stays.
+        In a round after whose orders fewer than `least_answers` of the clients that it may ask are left,
+        nothing is released: `AnswersError`. Which clients are away depends on no coin of a client that
+        answers (`Absences`).
         This is not a secure sum: the server sees each answer to a plan for a secure sum alone, and nothing is
         promised against the server. Guards join such plans only if their policy trusts the server, or says
         that a secure sum is provided by other means.
-        Every order carries the last head that is known of the guard's ledger: a guard whose ledger went back
-        in time sees it, and refuses.
     """
 
     def __init__(
@@ -63,51 +75,57 @@ class RemoteClients:
         *,
         model: str,
         shapes: str,
+        records: Schema,
         local: LocalTraining,
         timeout: float = 600.0,
         heads: KnownHeads | None = None,
+        least_answers: float = MAJORITY,
     ) -> None:
         if plan.sampling == "fixed_size" or plan.clipping.quantile is not None:
             raise PlanError(
                 "guards accept no plan with quantile clipping or with a fixed number of clients in a round: "
                 "plan with fixed clips and Poisson sampling (an independent coin for each client)"
             )
-        self._transport, self._key, self._timeout = transport, key, timeout
+        self._exchange, self._least = Exchange(transport, key, timeout, heads), least_answers
         self._plan, self._population, self._run = plan, population, run
-        self._model, self._shapes, self._local = model, shapes, messages.Local(**asdict(local))
+        self._model, self._shapes, self._records = model, shapes, records
+        self._local = messages.Local(**asdict(local))
         self._text = plan.to_json().encode()
+        self._number = {name: i for i, name in enumerate(population.client)}
         self._joined: set[int] = set()
-        self._heads = heads or KnownHeads()
+        self._absences = Absences()
+        self._away_before: set[int] = set()
         self.heard: list[Heard] = []
         self._taken = 0
 
-    def taken(self) -> list[dict[str, Any]]:
+    def taken(self) -> list[Heard]:
         """Return the rounds' outcomes since the last call."""
-        new = [asdict(heard) for heard in self.heard[self._taken :]]
-        self._taken = len(self.heard)
+        new, self._taken = self.heard[self._taken :], len(self.heard)
         return new
 
     def join(self, clients: Ints | None = None) -> dict[str, str]:
-        """Ask clients (default: all) to join the run; return reasons of refusal by client name.
+        """Ask those of the clients (default: all) to join that have not; return reasons of refusal by name.
 
         Clients that do not answer are asked again in a later round.
         """
         asked = range(len(self._population)) if clients is None else np.unique(clients).tolist()
-        wanted = [client for client in asked if client not in self._joined]
-        orders = [
-            messages.Join(
-                **self._about(client),
-                size=int(self._population.size[client]),
-                model=self._model,
-                shapes=self._shapes,
-                local=self._local,
-            )
-            for client in wanted
-        ]
-        heard = Heard(0)
-        for place, _ in self._exchange(orders, self._text, heard):
-            self._joined.add(wanted[place])
-        return heard.refused
+        return self._call([client for client in asked if client not in self._joined])[1]
+
+    def check(self, timeout: float) -> list[Readiness]:
+        """Ask every client that the plan may ask whether it would join, and why not; nothing is charged."""
+        expected = np.sum([phase.expected for phase in self._plan.phases], axis=0)
+        people, orders = self._population, []
+        for client in np.flatnonzero(expected > 0).tolist():
+            budget = {"epsilon": float(people.epsilon[client]), "delta": float(people.delta[client])}
+            orders.append(messages.Check(**self._joining(client), **budget))
+        return ask_all(self._exchange, orders, self._text, timeout)
+
+    def begin(self, round_: int) -> None:
+        """Ask all clients to join before the first of the rounds that are left; raise where too few do."""
+        self.heard.append(Heard(round_))
+        self._roll_call()
+        self._away_before = self._absences.away
+        self._require_enough()
 
     def updates(self, order: Order) -> Iterator[Updates]:
         phase, heard, asked = self._begin(order)
@@ -125,19 +143,21 @@ class RemoteClients:
             for client, turn in zip(order.clients[asked].tolist(), order.turn[asked].tolist(), strict=True)
         ]
         shares = np.zeros(len(phase.rate), dtype=np.int64)
-        for place, body in self._exchange(orders, messages.to_bytes(order.model), heard):
-            try:
-                change = messages.from_bytes(body, len(order.model))
-            except MessageError:
-                heard.unreadable()
-                continue
-            shares[order.clients[asked[place]]] += 1
-            yield Updates(order.clients[asked[place : place + 1]], change[None], handed_out=True)
+        for client, _, change in self._ask(orders, order.model, len(order.model)):
+            shares[client] += 1
+            yield Updates(np.array([client]), change[None], handed_out=True)
         if self._plan.noise_at in ("clients", "secure_sum"):
             heard.missing = float(missing_noise(self._plan, phase, shares).max())
+        new = self._absences.away - self._away_before
+        if (
+            len(new) > (1 - self._least) * expected_orders(self._plan, phase).sum()
+            or not self._turnout().enough
+        ):
+            self._roll_call()
+        self._require_enough()
 
     def statistics(self, order: Order, reading: Reading) -> Statistics:
-        phase, heard, asked = self._begin(order)
+        phase, _, asked = self._begin(order)
         read = np.zeros(len(phase.rate)) if phase.read is None else phase.read
         orders = [
             messages.Read(
@@ -149,13 +169,10 @@ class RemoteClients:
             )
             for client in order.clients[asked].tolist()
         ]
-        found: dict[int, Floats] = {}
-        for place, body in self._exchange(orders, messages.to_bytes(order.model), heard):
-            try:
-                numbers = messages.from_bytes(body, len(body) // 4)
-                found[int(asked[place])] = numbers.astype(np.float64)
-            except MessageError:
-                heard.unreadable()
+        found = {
+            int(asked[place]): numbers.astype(np.float64)
+            for _, place, numbers in self._ask(orders, order.model, None)
+        }
         wide = Counter(len(row) for row in found.values() if len(row) >= NUMBERS[reading.rule])
         width = wide.most_common(1)[0][0] if wide else 1
         rows = {place: row for place, row in sorted(found.items()) if len(row) == width}
@@ -163,57 +180,109 @@ class RemoteClients:
         return Statistics(np.array(list(rows), dtype=np.int64), value, handed_out=True)
 
     def finish(self, rounds: int) -> dict[str, str]:
-        """Tell all joined clients that the run is finished; return reasons of refusal by client name."""
-        heard = Heard(rounds)
-        orders = [messages.Finish(**self._about(client), rounds=rounds) for client in sorted(self._joined)]
-        for _ in self._exchange(orders, b"", heard):
+        """Tell all clients that the run is finished; return reasons of refusal by client name."""
+        failed, everybody = Unanswered(), range(len(self._population))
+        orders = [messages.Finish(**self._about(client), rounds=rounds) for client in everybody]
+        for _ in self._exchange.send(orders, b"", failed):
             pass
-        return heard.refused
+        return {orders[place].client: why for place, why in failed.refused.items()}
 
     def _begin(self, order: Order) -> tuple[Phase, Heard, Ints]:
         """Ask clients to join that have not; return phase, outcome, and (j,) places of clients in the run."""
+        phase = self._plan.phases[self._plan.phase_of(order.round)]
         if not self.heard or self.heard[-1].round != order.round:
             self.heard.append(Heard(order.round))
+            self._absences.next_round(expected_orders(self._plan, phase))
+            self._call_again(sorted(self._absences.silent), min(AGAIN, self._exchange.timeout))
+            self._away_before = self._absences.away
         heard, clients = self.heard[-1], order.clients
-        heard.refused |= self.join(clients)
+        refused = self.join(clients)
+        heard.refused |= refused
         ready = np.isin(clients, list(self._joined))
         heard.asked += len(clients)
-        silent = {self._population.client[c] for c in clients[~ready].tolist()} - set(heard.refused)
+        declined = {self._number[name] for name in refused}
+        silent = set(clients[~ready].tolist()) - declined
         heard.lost += len(silent)
-        return self._plan.phases[self._plan.phase_of(order.round)], heard, np.flatnonzero(ready)
+        self._absences.failed(declined, silent)
+        return phase, heard, np.flatnonzero(ready)
 
     def _about(self, client: int) -> dict[str, str]:
         names = self._population.client
         return {"client": names[client], "run": self._run, "plan": self._plan.digest()}
 
-    def _exchange(
-        self, orders: Sequence[messages.AnyOrder], body: bytes, heard: Heard
-    ) -> Iterator[tuple[int, bytes]]:
-        """Send orders; yield the place and body of each answer, and count refusals and lost orders."""
-        encoded = [messages.encode(order, body) for order in orders]
-        heads = [self._heads.of(order.client) for order in orders]
-        signed = (
-            messages.sign(message, self._key, known) for message, known in zip(encoded, heads, strict=True)
+    def _joining(self, client: int) -> dict[str, Any]:
+        """Return all that a client is to agree to, besides the plan."""
+        return {
+            **self._about(client),
+            "size": int(self._population.size[client]),
+            "model": self._model,
+            "shapes": self._shapes,
+            "records": self._records,
+            "local": self._local,
+        }
+
+    def _ask(
+        self, orders: Sequence[messages.Train | messages.Read], model: Vector, size: int | None
+    ) -> Iterator[tuple[int, int, Vector]]:
+        """Send orders of a round; yield client number, place and numbers of each answer that can be read.
+
+        Answers have `size` numbers, or any number of them. An answer with one that is not finite, which no
+        guard hands out, counts as lost.
+        """
+        heard, failed = self.heard[-1], Unanswered()
+        for place, body in self._exchange.send(orders, messages.to_bytes(model), failed):
+            try:
+                numbers = messages.from_bytes(body, len(body) // 4 if size is None else size)
+            except MessageError:
+                numbers = np.full(1, np.nan, np.float32)
+            if not np.isfinite(numbers).all():
+                failed.lost.add(place)
+                continue
+            heard.answered += 1
+            yield self._number[orders[place].client], place, numbers
+        heard.refused |= {orders[place].client: why for place, why in failed.refused.items()}
+        heard.lost += len(failed.lost)
+        refused, lost = (
+            [self._number[orders[place].client] for place in places]
+            for places in (failed.refused, failed.lost)
         )
-        sent = list(zip((order.client for order in orders), signed, strict=True))
-        waiting = {place: messages.digest(message) for place, message in enumerate(encoded)}
-        learned: list[tuple[str, list[Head], Head]] = []
-        try:
-            for place, content in self._transport.exchange(sent, self._timeout):
-                try:
-                    answer, found = messages.decode_answer(content)
-                except MessageError:
-                    continue
-                if waiting.get(place) != answer.order:
-                    continue
-                del waiting[place]
-                if answer.head is not None and answer.head.is_genuine():
-                    learned.append((orders[place].client, heads[place], answer.head))
-                if answer.kind == "refused":
-                    heard.refused[orders[place].client] = answer.reason
-                else:
-                    heard.answered += 1
-                    yield place, found
-        finally:
-            self._heads.learn(learned)
-        heard.lost += len(waiting)
+        self._absences.failed(refused, lost)
+
+    def _call(self, clients: Sequence[int], timeout: float | None = None) -> tuple[set[int], dict[str, str]]:
+        """Send join orders; return the clients that joined, and reasons of refusal by client name."""
+        orders = [messages.Join(**self._joining(client)) for client in clients]
+        failed = Unanswered()
+        answers = self._exchange.send(orders, self._text, failed, timeout) if orders else ()
+        joined = {clients[place] for place, _ in answers}
+        self._joined |= joined
+        return joined, {orders[place].client: why for place, why in failed.refused.items()}
+
+    def _call_again(self, clients: Sequence[int], timeout: float | None = None) -> None:
+        """Ask clients, whatever their coins, to join once more: those that do are not away."""
+        joined, refused = self._call(clients, timeout)
+        self._absences.called(clients, joined, {self._number[name] for name in refused})
+        self.heard[-1].refused |= refused
+
+    def _roll_call(self) -> None:
+        """Ask all clients, so that no client is taken for present because its coin did not come up."""
+        self._call_again(range(len(self._population)))
+
+    def _turnout(self) -> Turnout:
+        round_ = self.heard[-1].round
+        phase = self._plan.phases[self._plan.phase_of(round_)]
+        return self._absences.turnout(round_, np.flatnonzero(phase.expected > 0), self._least)
+
+    def _require_enough(self) -> None:
+        """Note who answered; raise where too few did."""
+        heard, found = self.heard[-1], self._turnout()
+        heard.expected, heard.answering, heard.enough = found.expected, found.answering, found.enough
+        if found.enough:
+            return
+        reasons = Counter(heard.refused.values()).most_common(1)
+        often = f" (most often: {reasons[0][0][:LONGEST_REASON]!r})" if reasons else ""
+        raise AnswersError(
+            f"{found.words} at round {found.round}, and {needed(self._least, found.expected)} must "
+            f"(clients.least_answers = {self._least:g}): the run stopped before the model moved. "
+            f"{len(heard.refused)} refused{often}. Start the guards, or settle with their owners why they "
+            "refuse, and resume the run. If clients left for good, plan the rest without them (replan)."
+        )

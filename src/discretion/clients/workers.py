@@ -95,8 +95,8 @@ class Workers:
             code = os.waitstatus_to_exitcode(status)
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
             raise DiscretionError(
-                f"a worker process {how}; if memory ran out, use fewer workers: --workers 1. Finished rounds "
-                "are kept: continue with --resume"
+                f"a worker process {how}; if memory ran out, use fewer (train.workers = 1). Finished "
+                "rounds are kept: resume the run"
             ) from None
 
 

@@ -1,23 +1,34 @@
 """Checks of a guard's policy and ledger of requests against an order.
 
-Each check raises a Refusal. The server reads its text, so it names only the order, the plan and the policy,
-which the operator knows or may know, and never the client's records or what was spent of its budget.
+Each check raises a Refusal, or yields all that there are. The server reads the text of each, so it names only
+the order, the plan and the policy, which the operator knows or may know, and never the client's records or
+what was spent of its budget.
 """
+
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from scipy import signal, stats
 
 from discretion.arrays import Floats
-from discretion.clients.messages import Join, Read, Train
+from discretion.clients.messages import Check, Join, Read, Train
 from discretion.errors import Refusal
-from discretion.guard.policy import Policy
+from discretion.guard.policy import Ceilings, Policy
 from discretion.plan.plan import ADVERSARIES, Plan
+from discretion.tasks.schema import Schema, differences
 
+ROUNDING = 1e-9  # of a budget that was changed
 IMPLAUSIBLE = 1e-9  # requests that honest sampling would produce with a smaller chance are refused
 
 
-def check_plan(policy: Policy, plan: Plan, me: int, parameters: int) -> None:
-    """Raise a Refusal unless the policy allows such a plan, whatever its privacy cost.
+def require(problems: Iterable[Refusal]) -> None:
+    """Raise the first of these refusals, if there is one."""
+    for problem in problems:
+        raise problem
+
+
+def plan_problems(policy: Policy, plan: Plan, me: int) -> Iterator[Refusal]:
+    """Yield why the policy does not allow such a plan, whatever its privacy cost.
 
     Guarantees:
         A plan that promises protection against a weaker adversary than the policy's is refused. A plan that
@@ -28,79 +39,112 @@ def check_plan(policy: Policy, plan: Plan, me: int, parameters: int) -> None:
         A plan that protects another unit, or holds against fewer colluding clients, is refused.
         The privacy cost of the plan's noise is checked by the ledger, not here.
     """
-    most = policy.ceilings
     if (plan.unit, plan.adjacency) != (policy.unit, policy.adjacency):
         mine, theirs = (f"a {of.unit} ({of.adjacency})" for of in (policy, plan))
-        raise Refusal(f"the policy's budget protects {mine}, this plan protects {theirs}")
-    if ADVERSARIES.index(plan.promise) < ADVERSARIES.index(policy.against):
-        raise Refusal(f"this plan promises against {plan.promise}, the policy asks for {policy.against}")
-    if plan.noise_at == "secure_sum" and not policy.secure_sum:
-        if policy.against == "server":
-            raise Refusal(
-                "without a secure sum, which the policy lacks, this plan does not protect from the server"
-            )
-        if not policy.trust_server:
-            raise Refusal("this plan needs a secure sum: the policy has neither secure_sum nor trust_server")
-    if plan.promise != "server" and not policy.trust_server:
-        raise Refusal("this plan promises nothing against the server, which the policy does not trust")
-    shared = plan.noise_at in ("clients", "secure_sum") and policy.against != "public"
-    if shared and plan.colluding < policy.colluding:
-        raise Refusal(
-            f"this plan holds against {plan.colluding} colluding clients, not the policy's {policy.colluding}"
-        )
+        yield Refusal(f"the policy's budget protects {mine}, this plan protects {theirs}", "unit")
+    yield from _adversary_problems(policy, plan)
     if plan.clipping.quantile is not None:
-        raise Refusal(
-            "this plan adapts clips to whether updates were within them, which guards do not release"
+        yield Refusal(
+            "this plan adapts clips to whether updates were within them, which guards do not release", "plan"
         )
     seeded = "seeded" if policy.test_seed is not None else "cryptographic"
     if plan.randomness != seeded:
-        raise Refusal(f"this plan's randomness is {plan.randomness}, this guard's is {seeded}")
+        said = f"this plan's randomness is {plan.randomness}, this guard's is {seeded}"
+        yield Refusal(said, "randomness")
     if plan.reading is not None and plan.reading.rule not in policy.statistics:
-        raise Refusal(f"this plan reads {plan.reads}, which the policy's statistics do not list")
-    _require_at_most(most.rounds, plan.rounds, "rounds")
+        said = f"this plan reads {plan.reads}, which the policy's statistics do not list"
+        yield Refusal(said, "statistics")
+    yield from _ceiling_problems(policy.ceilings, plan, me)
+
+
+def _adversary_problems(policy: Policy, plan: Plan) -> Iterator[Refusal]:
+    what = "adversary"
+    if ADVERSARIES.index(plan.promise) < ADVERSARIES.index(policy.against):
+        said = f"this plan promises against {plan.promise}, the policy asks for {policy.against}"
+        yield Refusal(said, what)
+    if plan.noise_at == "secure_sum" and not policy.secure_sum:
+        if policy.against == "server":
+            said = "without a secure sum, which the policy lacks, this plan does not protect from the server"
+            yield Refusal(said, what)
+        elif not policy.trust_server:
+            said = "this plan needs a secure sum: the policy has neither secure_sum nor trust_server"
+            yield Refusal(said, what)
+    if plan.promise != "server" and not policy.trust_server:
+        said = "this plan promises nothing against the server, which the policy does not trust"
+        yield Refusal(said, what)
+    shared = plan.noise_at in ("clients", "secure_sum") and policy.against != "public"
+    if shared and plan.colluding < policy.colluding:
+        said = (
+            f"this plan holds against {plan.colluding} colluding clients, not the policy's {policy.colluding}"
+        )
+        yield Refusal(said, what)
+
+
+def _ceiling_problems(most: Ceilings, plan: Plan, me: int) -> Iterator[Refusal]:
+    turns = [1 if phase.turns is None else int(phase.turns[me]) for phase in plan.phases]
     dealt = sum(p.rounds for p in plan.phases if p.turns is not None and p.turns[me] > 0)
-    _require_at_most(most.rate, dealt / plan.rounds, "share of rounds with turns")
-    for phase in plan.phases:
-        turns = 1 if phase.turns is None else int(phase.turns[me])
-        if phase.turns is None:
-            _require_at_most(most.rate, float(phase.rate[me]), "sampling rate")
-        _require_at_most(most.turns, turns, "turns in a round")
-        _require_at_most(most.steps, phase.steps, "steps in a turn")
+    rates = [float(phase.rate[me]) for phase in plan.phases if phase.turns is None]
+    asked: list[tuple[str, float, float]] = [
+        ("rounds", most.rounds, plan.rounds),
+        ("share of rounds with turns", most.rate, dealt / plan.rounds),
+        ("sampling rate", most.rate, max(rates, default=0.0)),
+        ("turns in a round", most.turns, max(turns)),
+        ("steps in a turn", most.steps, max(phase.steps for phase in plan.phases)),
+    ]
+    for what, ceiling, found in asked:
+        if found > ceiling:
+            yield Refusal(f"{what}: this plan has {found}, the policy allows at most {ceiling}", "ceilings")
+
+
+def size_problems(plan: Plan, parameters: int) -> Iterator[Refusal]:
+    """Yield why a plan is not one for a model with this number of parameters."""
     for what, size in (("layers", sum(plan.clipping.layers)), ("grid", plan.grid.size if plan.grid else 0)):
         if size not in (0, parameters):
-            raise Refusal(f"the plan's {what} have {size} parameters, the model has {parameters}")
+            said = f"the plan's {what} have {size} parameters, the model has {parameters}"
+            yield Refusal(said, "model")
 
 
-def _require_at_most(ceiling: float, found: float, what: str) -> None:
-    if found > ceiling:
-        raise Refusal(f"{what}: this plan has {found}, the policy allows at most {ceiling}")
+def join_problems(policy: Policy, records: Schema, order: Join) -> Iterator[Refusal]:
+    """Yield why the policy does not allow the order's model, records, local training or declared size.
 
-
-def check_join(policy: Policy, order: Join) -> None:
-    """Raise a Refusal unless the policy allows the order's model, local training and declared size.
+    `records` says what the client's records mean, as its owner declared it.
 
     Guarantees:
         Reads none of the client's data, not even the number of its records: no budget is spent on that.
     """
+    for found in differences(order.records, records):
+        yield Refusal(found.said, found.what)
     if order.model not in policy.models:
-        raise Refusal(f"model {order.model!r} not listed in this guard's [models]")
+        yield Refusal(f"model {order.model!r} not listed in this guard's [models]", "model")
     if policy.size is not None and order.size != policy.size:
-        raise Refusal(
-            f"the order counts this client with {order.size} records, the policy says {policy.size}"
-        )
+        said = f"the order counts this client with {order.size} records, the policy says {policy.size}"
+        yield Refusal(said, "size")
     local, most = order.local, policy.ceilings
     if not (0 <= local.epochs <= most.epochs and 0 <= local.steps <= most.steps):
-        raise Refusal(
+        said = (
             f"the order has {local.epochs} epochs or {local.steps} steps of local training, the policy "
             f"allows at most {most.epochs} epochs or {most.steps} steps"
         )
+        yield Refusal(said, "ceilings")
     if (local.epochs == 0) == (local.steps == 0) or local.batch_size < 1:
-        raise Refusal("local training must have either epochs or steps, and at least 1 record in a batch")
+        said = "local training must have either epochs or steps, and at least 1 record in a batch"
+        yield Refusal(said, "local training")
     numbers = (local.learning_rate, local.momentum, local.weight_decay)
     if not all(np.isfinite(numbers)) or min(numbers) < 0 or not 0 < local.schedule.factor <= 1:
-        raise Refusal(
+        said = (
             "learning rate, momentum and weight decay must be finite and at least 0, and a schedule's factor "
             "above 0 and at most 1"
+        )
+        yield Refusal(said, "local training")
+
+
+def budget_problems(policy: Policy, allowed: float, order: Check) -> Iterator[Refusal]:
+    """Yield why a server counts with a larger budget than the client has; `allowed` is its epsilon now."""
+    if order.epsilon > allowed * (1 + ROUNDING) or order.delta > policy.delta:
+        yield Refusal(
+            f"the server counts with epsilon {order.epsilon:g} at delta {order.delta:g}, this guard allows "
+            f"{allowed:g} at {policy.delta:g}",
+            "budget",
         )
 
 

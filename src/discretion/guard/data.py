@@ -7,8 +7,9 @@ import numpy as np
 
 from discretion.errors import DataError
 from discretion.guard.policy import Data
-from discretion.tasks import datasets, readers
+from discretion.tasks import datasets, own_table
 from discretion.tasks.datasets import Dataset, Split
+from discretion.tasks.own_table import TableForm
 from discretion.tasks.partitions import Partition
 
 
@@ -26,21 +27,14 @@ def own_records(data: Data) -> Dataset:
 
 
 def _own_table(data: Data) -> Dataset:
-    table = readers.read_table(Path(data.path))
-    if twice := sorted({label for label in data.labels if data.labels.count(label) > 1}):
-        raise DataError(
-            f"data.labels in GUARD.toml lists {', '.join(twice[:5])} twice; expected each label once"
-        )
-    number = {label: i for i, label in enumerate(data.labels)}
-    unknown = sorted(set(table.labels) - set(number))
-    if len(number) < 2 or unknown:
-        raise DataError(
-            f"{data.path}: found labels that data.labels does not list: {', '.join(unknown[:5]) or 'none'}. "
-            "List all labels in GUARD.toml, at least two, in the same order in every guard"
-        )
-    labels = np.array([number[label] for label in table.labels], np.int64)
+    path, form = Path(data.path), TableForm(encoding=data.encoding, decimal=data.decimal)
+    table = own_table.scaled(own_table.read_table(path, form), path, data.scales)
+    if data.features:
+        table = own_table.ordered(table, path, data.features, "data.features in GUARD.toml")
+    labels = own_table.label_numbers(table, path, data.labels)
     train, nothing = Split(table.features, labels), Split(table.features[:0], labels[:0])
-    return Dataset("csv", train, nothing, len(number), "tabular", f"the client's table {data.path}")
+    own = Dataset("csv", train, nothing, len(data.labels), "tabular", f"the client's table {path}")
+    return replace(own, label_names=data.labels, feature_names=table.names, feature_scales=table.scales)
 
 
 def _record_numbers(path: Path, records: int) -> np.ndarray:

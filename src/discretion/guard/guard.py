@@ -1,16 +1,28 @@
 """Answering orders: check, reserve, train, clip, add noise, keep, release; or refuse with a reason."""
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
 import numpy as np
+from torch import nn
 
 from discretion.clients import messages
 from discretion.clients.local_clients import LocalClients
-from discretion.clients.messages import Answer, Finish, Join, Read, Train
+from discretion.clients.messages import (
+    Answer,
+    Check,
+    Declare,
+    Differences,
+    Differs,
+    Finish,
+    Join,
+    Read,
+    Train,
+)
 from discretion.clients.training import LocalTraining, Schedule
 from discretion.errors import (
     BudgetError,
@@ -23,13 +35,18 @@ from discretion.errors import (
 )
 from discretion.guard import checks
 from discretion.guard.data import held_by, own_records
-from discretion.guard.own_ledger import open_ledger
+from discretion.guard.metrics import OrderTally
+from discretion.guard.own_ledger import open_ledger, statement_of
 from discretion.guard.plan_size import UNREADABLE, check_size
 from discretion.guard.policy import Policy
+from discretion.guard.refusal_reasons import code_of
+from discretion.jsonfile import dump
+from discretion.ledger.guard_ledger import Joined
 from discretion.plan.plan import Plan
 from discretion.randomness.sources import heads, run_source
 from discretion.randomness.streams import Purpose, fingerprint
 from discretion.tasks import models
+from discretion.tasks.schema import schema_of
 from discretion.training.clip import layers_of
 from discretion.training.orders import NoisySteps, Order
 from discretion.training.release import hand_out, hand_out_statistic
@@ -37,6 +54,7 @@ from discretion.training.server_update import Vector
 
 log = logging.getLogger("discretion.guard")
 
+NO_BUDGET = "the client's budget does not allow this plan"
 INSIDE = "internal error; the guard's log has the details"
 FAULT = "fault at the guard: {}. Nothing was sent; the guard's log has the details"
 LOST = (
@@ -62,7 +80,7 @@ class Guard:
 
     Guarantees:
         Only orders signed by an operator of the policy are read; orders of a run only from the key that
-        joined it.
+        joined it, or the one that replaced it in the policy.
         A joined run that today's policy would refuse is refused from now on; a run can always be finished.
         A round is reserved in the client's ledger before its records are read. An answer is on disk before
         it leaves. A repeated order gets the same numbers; another order for the same turn is refused. An
@@ -76,10 +94,14 @@ class Guard:
 
     def __init__(self, policy: Policy, now: Callable[[], datetime] = datetime.now) -> None:
         self._policy, self._now = policy, now
+        self.tally = OrderTally()
         self._data = own_records(policy.data)
+        self._schema = schema_of(self._data)
         records = len(self._data.train.labels)
         self._ledger = open_ledger(policy)
         self._runs: dict[str, Pinned] = {}
+        if self._ledger.is_lost:
+            log.error("%s refuses every order: %s", policy.client, LOST)
         if policy.size not in (None, records):
             log.warning("%s: the policy says %d records, found %d", policy.client, policy.size, records)
         if policy.test_seed is not None:
@@ -92,7 +114,7 @@ class Guard:
 
     def answer(self, signed: bytes) -> bytes:
         """Return the encoded answer to a signed order: what was asked for, or a refusal with its reason."""
-        asked = messages.digest(signed)
+        asked, kind, began = messages.digest(signed), "unreadable", time.perf_counter()
         try:
             operator, message, heads = messages.verified(signed)
             asked = messages.digest(message)
@@ -100,7 +122,7 @@ class Guard:
             if name is None:
                 raise Refusal("operator key not listed in this guard's [operators]")
             order, body = messages.decode_order(message)
-            found = b""
+            kind, found = order.kind, b""
             where = f" round {order.round}" if isinstance(order, Train | Read) else ""
             log.info("%s%s of run %s from %s", order.kind, where, order.run, name)
             if order.client != self._policy.client:
@@ -110,14 +132,21 @@ class Guard:
                 raise Refusal(LOST)
             if isinstance(order, Join):
                 self._join(order, body, operator, message)
+            elif isinstance(order, Check):
+                found = self._check(order, body, operator)
+            elif isinstance(order, Declare):
+                statement = statement_of(self._policy, self._ledger, order.run, operator)
+                found = dump(statement.model_dump()).encode()
             elif isinstance(order, Finish):
                 self._finish(self._pinned(order, operator), order)
             else:
                 found = self._release(self._pinned(order, operator), order, body, asked)
-            return messages.encode(Answer(kind="done", order=asked, head=self._ledger.head), found)
+            answer = messages.encode(Answer(kind="done", order=asked, head=self._ledger.head), found)
+            self.tally.count(kind, "", began)
+            return answer
         except (Refusal, MessageError) as no:
             reason = str(no)
-            log.info("refused: %s", reason)
+            log.warning("refused: %s", reason)
         except StorageError as problem:
             log.error("refused: %s", problem)
             reason = FAULT.format(problem.fault)
@@ -127,70 +156,120 @@ class Guard:
         except Exception:
             log.exception("order failed")
             reason = INSIDE
+        self.tally.count(kind, code_of(reason), began)
         return messages.encode(Answer(kind="refused", order=asked, reason=reason))
 
     def _join(self, order: Join, body: bytes, operator: str, message: bytes) -> None:
         before = self._ledger.joined(order.run)
         if before is not None:
-            if (operator, message) != before:
+            if not self._is_same(before, operator, message):
                 raise Refusal(f"run {order.run} was joined with another order, which stays in force")
+            if not self._closed(order.run):  # whoever asks again wants to know whether rounds are answered
+                self._require_open()
+                self._pinned(order, operator)
             return
         self._require_open()
-        checks.check_join(self._policy, order)
-        check_size(self._policy.ceilings, body)
-        run = self._set_up(order, body, operator)
-        checks.check_plan(self._policy, run.plan, run.me, run.parameters)
+        run = self._agreed(order, body, operator)
         try:
             with self._ledger.together():
                 self._ledger.admit(order.run, run.plan, fingerprint(self._policy.test_seed))
                 self._ledger.join(order.run, operator, message)
         except BudgetError as problem:
             log.info("%s", problem)
-            raise Refusal("the client's budget does not allow this plan") from None
+            raise Refusal(NO_BUDGET) from None
         self._runs[order.run] = run
 
-    def _set_up(self, order: Join, body: bytes, operator: str) -> Pinned:
+    def _is_same(self, before: Joined, operator: str, message: bytes) -> bool:
+        """Return whether a join order is the one on record, from the same operator, whose key may be new."""
+        return (operator, message) == (self._policy.key_now(before.operator), before.message)
+
+    def _check(self, order: Check, body: bytes, operator: str) -> bytes:
+        """Return all that keeps this guard from answering such a run, as a `Differences` in JSON.
+
+        Guarantees:
+            Nothing is joined, charged or put on record, and no record of the client is read.
+        """
+        found = [Differs(what=no.what, said=str(no)) for no in self._problems(order, body, operator)]
+        return dump(Differences(differs=found).model_dump()).encode()
+
+    def _problems(self, order: Check, body: bytes, operator: str) -> Iterator[Refusal]:
+        join = order.joining()
+        before = self._ledger.joined(order.run)
+        if before is not None and not self._is_same(before, operator, messages.encode(join, body)):
+            yield Refusal(f"run {order.run} was joined with another order, which stays in force", "run")
+        if before is not None and self._closed(order.run):
+            yield Refusal(f"run {order.run} is finished", "run")
         try:
-            plan = Plan.from_json(body.decode())
-        except (PlanError, UnicodeDecodeError):
-            raise Refusal(UNREADABLE) from None
-        if plan.digest() != order.plan:
-            raise Refusal("the plan's digest is not the one in the order")
-        if order.client not in plan.clients:
-            raise Refusal("the plan does not list this client")
-        me = plan.clients.index(order.client)
-        model = models.build(order.model, self._data, seed=0)
-        shapes = models.shapes_digest(model)
-        if shapes not in (self._policy.models.get(order.model) or shapes,) or order.shapes != shapes:
-            raise Refusal(
-                f"model {order.model!r} has other parameter shapes than this guard's [models] allows"
-            )
-        if (parameters := len(models.flatten(model))) > self._policy.ceilings.parameters:
-            raise Refusal(f"the model has {parameters} parameters, more than the policy allows")
+            self._require_open()
+        except Refusal as no:
+            yield no
+        differs = list(checks.join_problems(self._policy, self._schema, join))
+        yield from differs
+        yield from checks.budget_problems(self._policy, float(self._ledger.budget[0]), order)
+        try:
+            check_size(self._policy.ceilings, body)
+            plan, me = _plan_in(join, body)
+            yield from checks.plan_problems(self._policy, plan, me)
+            if not differs:  # a model that is not allowed is not built, and one of other records not compared
+                yield from checks.size_problems(plan, self._model(join)[1])
+            if before is None:
+                self._ledger.consider(plan)
+        except Refusal as no:
+            yield no
+        except BudgetError:
+            yield Refusal(NO_BUDGET, "budget")
+
+    def _agreed(self, order: Join, body: bytes, operator: str) -> Pinned:
+        """Return the run of a join order that today's policy allows; else raise a Refusal."""
+        checks.require(
+            checks.join_problems(self._policy, self._schema, order)
+        )  # before the model is imported
+        check_size(self._policy.ceilings, body)
+        run = self._set_up(order, body, operator)
+        self._require_allowed(run)
+        return run
+
+    def _require_allowed(self, run: Pinned) -> None:
+        checks.require(checks.join_problems(self._policy, self._schema, run.join))
+        checks.require(checks.plan_problems(self._policy, run.plan, run.me))
+        checks.require(checks.size_problems(run.plan, run.parameters))
+
+    def _set_up(self, order: Join, body: bytes, operator: str) -> Pinned:
+        plan, me = _plan_in(order, body)
+        model, parameters = self._model(order)
         holdings = held_by(me, len(plan.clients), len(self._data.train.labels))
         schedule = Schedule(**order.local.schedule.model_dump())
         training = LocalTraining(**order.local.model_dump(exclude={"schedule"}), schedule=schedule)
         clients = LocalClients(self._data, holdings, model, training)
         return Pinned(order, operator, plan, me, clients, parameters)
 
-    def _pinned(self, order: Train | Read | Finish, operator: str) -> Pinned:
+    def _model(self, order: Join) -> tuple[nn.Module, int]:
+        """Return the order's model and its number of parameters; raise a Refusal if it is not as allowed."""
+        model = models.build(order.model, self._data, seed=0)
+        shapes = models.shapes_digest(model)
+        if shapes not in (self._policy.models.get(order.model) or shapes,) or order.shapes != shapes:
+            raise Refusal(
+                f"model {order.model!r} has other parameter shapes than this guard's [models] allows", "model"
+            )
+        if (parameters := len(models.flatten(model))) > self._policy.ceilings.parameters:
+            raise Refusal(f"the model has {parameters} parameters, more than the policy allows", "model")
+        return model, parameters
+
+    def _pinned(self, order: messages.AnyOrder, operator: str) -> Pinned:
         if order.run not in self._runs:
             joined = self._ledger.joined(order.run)
             if joined is None:
                 raise Refusal(f"this guard has not joined run {order.run}: send a join order first")
             join, body = _stored(order.run, joined.message)
-            if not isinstance(order, Finish):  # before the model's code is imported
-                checks.check_join(self._policy, join)
-                check_size(self._policy.ceilings, body)
-            self._runs[order.run] = self._set_up(join, body, joined.operator)
+            set_up = self._set_up if isinstance(order, Finish) else self._agreed
+            self._runs[order.run] = set_up(join, body, joined.operator)
         run = self._runs[order.run]
-        if run.operator != operator:
+        if self._policy.key_now(run.operator) != operator:
             raise Refusal(f"run {order.run} was joined with another operator key")
         if order.plan != run.join.plan:
             raise Refusal(f"run {order.run} was joined with another plan")
         if not isinstance(order, Finish):  # the policy may have changed since the run was joined
-            checks.check_join(self._policy, run.join)
-            checks.check_plan(self._policy, run.plan, run.me, run.parameters)
+            self._require_allowed(run)
         return run
 
     def _finish(self, run: Pinned, order: Finish) -> None:
@@ -316,7 +395,21 @@ class Guard:
 
     def _require_open(self) -> None:
         if not self._policy.open_at(self._now()):
-            raise Refusal(f"orders are accepted only from {self._policy.hours.replace('-', ' to ')}")
+            hours = self._policy.hours.replace("-", " to ")
+            raise Refusal(f"orders are accepted only from {hours}", "hours")
+
+
+def _plan_in(order: Join, body: bytes) -> tuple[Plan, int]:
+    """Return the plan in the body of a join order, and the client's number in it."""
+    try:
+        plan = Plan.from_json(body.decode())
+    except (PlanError, UnicodeDecodeError):
+        raise Refusal(UNREADABLE, "plan") from None
+    if plan.digest() != order.plan:
+        raise Refusal("the plan's digest is not the one in the order", "plan")
+    if order.client not in plan.clients:
+        raise Refusal("the plan does not list this client", "plan")
+    return plan, plan.clients.index(order.client)
 
 
 def _stored(run: str, message: bytes) -> tuple[Join, bytes]:

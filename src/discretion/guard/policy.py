@@ -6,9 +6,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
-from discretion.errors import ConfigError
+from discretion.clients.prometheus import port_of
+from discretion.errors import ConfigError, InputError
 from discretion.files import read_toml
 from discretion.jsonfile import coerced
 from discretion.plan.names import allowed
@@ -29,7 +38,13 @@ class Data(PolicySection):
 
     name: str = "csv"  # csv: the client's own table; or the name of a data set, see `discretion data`
     path: str = ""  # path of the table
-    labels: tuple[str, ...] = ()  # labels of a table, in the order that all clients agreed on
+    # labels of a table, in the order of data.labels in the operator's config.toml: another one is refused
+    labels: tuple[str, ...] = ()
+    # columns of a table, in the order of the operator's: another one is refused; empty: as the table has them
+    features: tuple[str, ...] = ()
+    scales: dict[str, float] = {}  # public numbers by which columns of a table are divided, as in config.toml
+    encoding: str = ""  # of a table, such as cp1252; empty: UTF-8, or as a byte order mark says
+    decimal: Literal["", ",", "."] = ""  # decimal sign of a table; empty: as the table tells
     records: str = ""  # file with the numbers of the client's records in a data set, one in each line
 
 
@@ -61,10 +76,14 @@ class Policy(PolicySection):
     secure_sum: bool = False
     size: int | None = Field(None, ge=1)  # declared number of records: plans for another number are refused
     operators: dict[str, PublicKey]  # operators who may ask: name and public key of each
+    # operators' keys that are no longer accepted: old public key, and the one that goes on with its runs
+    replaced: dict[PublicKey, PublicKey] = {}
     # models that may be trained: name, or package.module:factory of your own, and digest of the parameters'
     # shapes; '' for those of the model that this installation builds
     models: dict[str, str]
     statistics: tuple[Rule, ...] = ()  # statistics that may be released with noise, besides updates
+    # whether statements to an operator say what was spent over all runs, those of other operators included
+    tell_life: bool = False
     # rule of the client's ledger; planned is a proof only if no plan is chosen by what earlier ones released,
     # which a guard cannot check
     rule: Literal["planned", "adaptive"] = "adaptive"
@@ -72,6 +91,8 @@ class Policy(PolicySection):
     folder: str = "guard"  # folder of the ledger and of released answers
     socket: str = ""  # path of the Unix socket; empty: guard.sock in the folder
     group: str = ""  # group that may connect to the socket; empty: only the guard's user
+    # address of metrics for Prometheus, such as 127.0.0.1:9464: on this machine only; empty: none
+    metrics: str = ""
     # FOR TESTS ONLY: seeded noise, which can be computed and removed, so NO PRIVACY
     test_seed: int | None = Field(None, ge=0)
     data: Data
@@ -84,6 +105,31 @@ class Policy(PolicySection):
             raise ValueError("expected hours such as 08:00-18:00")
         return hours
 
+    @field_validator("metrics")
+    @classmethod
+    def _on_this_machine(cls, address: str) -> str:
+        if address:
+            try:
+                port_of(address)
+            except InputError as problem:
+                raise ValueError(str(problem)) from None
+        return address
+
+    @field_validator("replaced")
+    @classmethod
+    def _leads_to_an_operator(cls, replaced: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        operators = info.data.get("operators", {}).values()
+        if both := sorted(set(replaced) & set(operators)):
+            raise ValueError(f"{both[0][:8]}… is in [operators], too: delete it there")
+        for old in replaced:
+            if _successor(replaced, old) not in operators:
+                raise ValueError(f"{old[:8]}… is replaced by a key that is not in [operators]: add it there")
+        return replaced
+
+    def key_now(self, key: str) -> str:
+        """Return the key that goes on with the runs of an operator's key: itself, unless it was replaced."""
+        return _successor(self.replaced, key)
+
     def open_at(self, now: datetime) -> bool:
         """Return whether orders are accepted at this moment; hours may pass midnight."""
         if not self.hours:
@@ -95,6 +141,15 @@ class Policy(PolicySection):
     @property
     def socket_path(self) -> Path:
         return Path(self.socket) if self.socket else Path(self.folder) / "guard.sock"
+
+
+def _successor(replaced: dict[str, str], key: str) -> str:
+    """Return the last key that replaced this one; raise if they lead in a circle."""
+    for _ in range(len(replaced) + 1):
+        if key not in replaced:
+            return key
+        key = replaced[key]
+    raise ValueError(f"{key[:8]}… is replaced by itself")
 
 
 def read(path: Path) -> Policy:
@@ -131,16 +186,16 @@ def new_policy(
     *,
     operator: str,
     model: tuple[str, str],
-    data: str,
+    data: Data,
     epochs: int,
     steps: int,
     seed: int | None,
 ) -> str:
     """Return the TOML text of a policy for trying out a run on one machine.
 
-    `operator` is a public key in hex; `model` a name and the digest of its parameters' shapes; `data` the
-    name of a data set, of which records.txt beside the policy lists the client's own records; `epochs` and
-    `steps` those of local training; `seed` the run's, used if the plan is seeded.
+    `operator` is a public key in hex; `model` a name and the digest of its parameters' shapes; `data` where
+    the client's own records are; `epochs` and `steps` those of local training; `seed` the run's, used if the
+    plan is seeded.
     """
     trusting = plan.promise != "server" or plan.noise_at == "secure_sum"
     most = Ceilings()
@@ -159,7 +214,7 @@ def new_policy(
         "models": dict([model]),
         "statistics": [plan.reading.rule] if plan.reading else [],
         "rule": "adaptive",
-        "data": {"name": data, "records": "records.txt"},
+        "data": data.model_dump(exclude_defaults=True),
         "ceilings": {
             "rounds": plan.rounds,
             "turns": max(1, *(1 if p.turns is None else int(p.turns[client]) for p in plan.phases)),

@@ -6,12 +6,16 @@ import shutil
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from discretion.clients.messages import KEY, LONGEST_HEADER, SIGNATURE
+from discretion.clients.prometheus import MetricsServer, port_of
 from discretion.errors import InputError
-from discretion.files import locked
+from discretion.files import locked, make_folder
 from discretion.guard.guard import Guard
+from discretion.guard.metrics import OwnBudget
+from discretion.guard.own_ledger import ledger_path
 from discretion.guard.policy import Policy
 from discretion.guard.reception import Reception
 
@@ -46,6 +50,14 @@ def _listening(policy: Policy) -> socket.socket:
     return door
 
 
+def _metrics(policy: Policy, guard: Guard) -> AbstractContextManager[object]:
+    """Serve metrics where the policy says so. Their thread reads counts and the ledger's file alone."""
+    if not policy.metrics:
+        return nullcontext()
+    budget = OwnBudget(ledger_path(policy))
+    return MetricsServer(port_of(policy.metrics), lambda: [*guard.tally.metrics(), *budget.metrics()])
+
+
 def serve(policy: Policy, ready: Callable[[], None] = lambda: None) -> None:
     """Answer orders on the policy's socket until the process gets SIGTERM; call `ready` once it listens.
 
@@ -60,13 +72,13 @@ def serve(policy: Policy, ready: Callable[[], None] = lambda: None) -> None:
         raise SystemExit(0)
 
     folder = Path(policy.folder)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder, 0o700)
     in_use = f"{folder} is in use by another guard: end that one, or set another folder"
     with locked(folder / ".lock", in_use):
         guard = Guard(policy)
         signal.signal(signal.SIGTERM, end)
         try:
-            with _listening(policy) as door, Reception(door, most) as reception:
+            with _metrics(policy, guard), _listening(policy) as door, Reception(door, most) as reception:
                 log.info("guard of %s listening on %s", policy.client, policy.socket_path)
                 ready()
                 reception.answer_with(guard.answer)
