@@ -1,7 +1,7 @@
-"""Lower bounds by jax-privacy, printed as test vectors for tests/audit/test_lower_bound.py.
+"""Lower bounds by jax-privacy, printed as test vectors for tests/audit (lower_bound and one_run).
 
 jax-privacy is none of our requirements. In an environment of its own:
-pip install --no-deps jax-privacy==2.0.0 && pip install absl-py dp-accounting numpy scipy
+pip install jax-privacy==2.0.0
 python tests/support/jax_privacy_vectors.py
 """
 
@@ -27,6 +27,9 @@ ONE_RUN = [
     (900, 1000, 20000, 1e-4, 0.05),
 ]
 
+# the same for the bound by privacy curves, where a delta of 0 has no Gaussian
+ONE_RUN_CURVES = [(95, 100, 1000, 1e-5, 0.05), *ONE_RUN[1:]]
+
 
 def of_counts(hits: int, there: int, alarms: int, not_there: int, delta: float, chance: float) -> float:
     inside = np.repeat([1.0, 0.0], [hits, there - hits])
@@ -42,4 +45,7 @@ if __name__ == "__main__":
         print(f"({case}, {of_counts(*case):.9f}),")
     for correct, guesses, canaries, delta, chance in ONE_RUN:
         bound = auditing._epsilon_one_run(0.0, canaries, guesses, correct, chance, delta)
+        print(f"({(correct, guesses, canaries, delta, chance)}, {bound:.9f}),")
+    for correct, guesses, canaries, delta, chance in ONE_RUN_CURVES:
+        bound = auditing._epsilon_one_run_fdp(0.0, canaries, guesses, correct, chance, delta)
         print(f"({(correct, guesses, canaries, delta, chance)}, {bound:.9f}),")

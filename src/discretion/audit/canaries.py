@@ -2,8 +2,9 @@
 
 A canary is a client of the plan that sends nothing but its own direction, much longer than its clip. Whether
 it is in the game is decided by a fair coin; a canary that is out sends zeros, which is the same to every sum
-as not being there. The plan is executed by the real loop, with the real sampler, clipping and noise, on a
-model that has just enough parameters; no data is needed.
+as not being there. Directions are random and orthogonal, so that canaries do not disturb each other. The plan
+is executed by the real loop, with the real sampler, clipping and noise, on a model that has just enough
+parameters; no data is needed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from discretion.arrays import Floats, Ints
+from discretion.audit.chance_checks import CELLS, NOTHING, Heads, Noise
 from discretion.plan.grid import Grid
 from discretion.plan.phase import Phase
 from discretion.plan.plan import Adversary, Plan
@@ -23,7 +25,6 @@ from discretion.plan.selection_rules import Reading
 from discretion.randomness.streams import Purpose, stream
 from discretion.training.loop import State, next_state
 from discretion.training.orders import Order, Statistics, Updates
-from discretion.training.release import merged
 from discretion.training.server_update import PLAIN, Server
 
 FAR = 100.0  # length of a canary's update, in clips
@@ -31,22 +32,22 @@ MOST_CANARIES = 64  # of a budget class
 MOST_KINDS = 8  # clients of a class that a plan treats differently
 BLOCKS = 24  # stretches of rounds that an attacker sums up
 POOLS = 3  # sums that an attacker looks at, those of the canary's own pool included
-MOST_RATES = 512  # different rates of clients for which the number of clients asked is looked at
-MIDDLE = (0.25, 0.75)  # quantiles of that number between which it is usual
+SPARE = 8  # parameters of each layer beyond the number of canaries
+ROTATION = 2**32 - 2  # number of the stream of directions, which no game has
 FEATURES = POOLS + 2  # numbers that an attacker learns from, for each stretch
 Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Canaries:
-    """The clients of a plan that play canaries. The direction of each is one coordinate of every layer."""
+    """The clients of a plan that play canaries, and the direction of each."""
 
     client: Ints  # (C,) numbers in the plan
     group: Ints  # (C,) budget class
-    layers: int  # L
+    direction: Floats  # (C, size) orthogonal, of length 1, and as long in every layer
 
     @classmethod
-    def of(cls, plan: Plan, epsilon: Floats, member: Ints) -> "Canaries":
+    def of(cls, plan: Plan, epsilon: Floats, member: Ints, seed: int) -> "Canaries":
         """Choose canaries in each class of (N,) `member`, those of the largest (N,) `epsilon` first."""
         chosen = []
         for k in np.unique(member):
@@ -56,23 +57,33 @@ class Canaries:
             first = np.sort(np.unique(kind, return_index=True)[1])[:MOST_KINDS]
             chosen.append(mine[np.isin(kind, kind[first])][:MOST_CANARIES])
         client = np.concatenate(chosen)
-        return cls(client, member[client], max(len(plan.clipping.layers), 1))
+        layers = max(len(plan.clipping.layers), 1)
+        return cls(client, member[client], directions(len(client), layers, seed))
 
     @property
     def size(self) -> int:
         """Number of parameters of the model."""
-        return self.layers * len(self.client)
+        return int(self.direction.shape[1])
 
     def along(self, vectors: Floats) -> Floats:
         """Return (…, C) the components of (…, size) vectors along the canaries' directions."""
-        by_layer = vectors.reshape(*vectors.shape[:-1], self.layers, len(self.client))
-        return np.asarray(by_layer.sum(axis=-2) / np.sqrt(self.layers))
+        return np.asarray(vectors @ self.direction.T)
 
     def played(self, plan: Plan) -> Plan:
         """Return the plan for a model of `size` parameters, which changes neither rates, clips nor noise."""
-        layers = (len(self.client),) * len(plan.clipping.layers)
+        layers = (len(self.client) + SPARE,) * len(plan.clipping.layers)
         grid = Grid(plan.grid.step, self.size) if plan.grid else None
         return replace(plan, clipping=replace(plan.clipping, layers=layers), grid=grid)
+
+
+def directions(count: int, layers: int, seed: int) -> Floats:
+    """Return (count, layers * (count + SPARE)) random orthogonal directions of length 1.
+
+    Each has the same length in every layer, so that no layer's clip leaves more of it than another's.
+    """
+    draw, width = stream(seed, Purpose.AUDIT, ROTATION), count + SPARE
+    each = [np.linalg.qr(ndtri(draw.uniform(1e-9, 1, (width, count))))[0].T for _ in range(layers)]
+    return np.asarray(np.concatenate(each, axis=1) / np.sqrt(layers))
 
 
 class _CanaryClients:
@@ -91,10 +102,10 @@ class _CanaryClients:
         self.asked = order.clients
         number = self._number[order.clients]
         row = np.flatnonzero(number >= 0)
-        layers = self._canaries.layers
-        change = np.zeros((len(number), layers, len(self._canaries.client)), np.float32)
-        change[row, :, number[row]] = (self.length * layers**-0.5 * self.sent[number[row]])[:, None]
-        yield Updates(order.clients, change.reshape(len(number), self._canaries.size))
+        change = np.zeros((len(number), self._canaries.size), np.float32)
+        sent = self.length * self.sent[number[row]]
+        change[row] = sent[:, None] * self._canaries.direction[number[row]]
+        yield Updates(order.clients, change)
 
     def statistics(self, order: Order, reading: Reading) -> Statistics:
         raise AssertionError("a game of canaries has no data to be read")
@@ -118,9 +129,10 @@ class Trials:
     asked: Ints  # (n,) how often the canary was asked, beyond its public turns
     flips: Ints  # (n,) number of secret coins that decided it
     expected: Floats  # (n,) how often by the plan
-    usual: Ints  # (g,) rounds in which the number of clients asked was in its usual range
-    coins: Ints  # (g,) rounds with secret coins
-    planned: Floats  # (g,) how many of those would be usual by the plan
+    turns: Floats  # (n, CELLS) the cell of that number; zeros where there is nothing to look at
+    turns_planned: Floats  # (n, CELLS) chance of each cell by the plan
+    crowds: Floats  # (g, CELLS) rounds by the cell of the number of clients asked
+    crowds_planned: Floats  # (g, CELLS) how many by the plan
 
     @classmethod
     def together(cls, games: Iterable["Trials"]) -> "Trials":
@@ -135,7 +147,7 @@ class Trials:
 
 
 @dataclass(frozen=True)
-class _Release:
+class CanaryRelease:
     """What a round of one phase releases about each of the C canaries, by the plan and at scale 1."""
 
     row: Ints  # (C,) the sum that has the canary's updates
@@ -146,12 +158,11 @@ class _Release:
     rate: Floats  # (C,) of a secret coin; 0 where turns are public
     surprise: Bools  # (C,) whether the adversary does not know whom the coins chose
     others: Ints  # (POOLS - 1, C) other sums to look at
-    usual: tuple[int, int]  # least and largest usual number of clients asked
-    chance: float  # of a usual number; 0: there are no secret coins
+    crowd: Heads  # number of clients asked
 
     @classmethod
-    def of(cls, plan: Plan, phase: Phase, who: Ints, adversary: Adversary) -> "_Release":
-        one = merged(plan, phase)
+    def of(cls, plan: Plan, phase: Phase, who: Ints, adversary: Adversary) -> "CanaryRelease":
+        one = plan.merges(phase)
         row = np.zeros_like(who) if one else phase.pool[who]
         noise = phase.noise * np.sqrt(phase.pool_releases)
         std = np.full(len(who), np.linalg.norm(phase.weight * noise)) if one else noise[row]
@@ -163,7 +174,6 @@ class _Release:
         moves = (reach != 0) & (std > 0) & (phase.expected[who] > 0)
         known = np.where(moves, np.clip(1 - np.where(moves, secret, 0.0), 0.0, 1.0), 0.0)
         coins = phase.rate if phase.turns is None else np.zeros(len(phase.rate))
-        low, high, chance = _usual(coins) if plan.sampling == "poisson" else (0, 0, 0.0)
         sums = 1 if one else len(phase.noise)
         return cls(
             row=row,
@@ -174,12 +184,11 @@ class _Release:
             rate=coins[who],
             surprise=(rate < 1) | (plan.sampling == "fixed_size"),
             others=(row + np.arange(1, POOLS)[:, None]) % sums,
-            usual=(low, high),
-            chance=chance,
+            crowd=Heads.of(coins) if plan.sampling == "poisson" else NOTHING,
         )
 
     def log_ratio(self, value: Floats, asked: Ints, spread: Floats, exchanged: bool) -> Floats:
-        """Return (C,) log-likelihood ratios of (C,) values with noise of (C,) `spread`: in against out."""
+        """Return (…, C) log-likelihood ratios, in against out, of values with noise of (C,) `spread`."""
         if exchanged:
             return 2 * asked * value / spread**2
         known = asked * (value - asked / 2) / spread**2
@@ -188,18 +197,9 @@ class _Release:
         return np.where(self.surprise & (self.rate > 0) & (self.rate < 1), coin, known)
 
 
-def _usual(rate: Floats) -> tuple[int, int, float]:
-    """Return the middle range of the number of heads of coins with (N,) rates, and the range's chance."""
-    different, count = np.unique(rate, return_counts=True)
-    if not ((rate > 0) & (rate < 1)).any() or len(different) > MOST_RATES:
-        return 0, 0, 0.0
-    turn = np.exp(-2j * np.pi * np.arange(len(rate) + 1) / (len(rate) + 1))
-    spectrum = np.ones_like(turn)
-    for value, times in zip(different, count.tolist(), strict=True):
-        spectrum *= (1 + value * (turn - 1)) ** times
-    chance = np.maximum(np.fft.ifft(spectrum).real, 0.0)
-    low, high = np.searchsorted(np.cumsum(chance), MIDDLE).tolist()
-    return low, high, float(min(chance[low : high + 1].sum(), 1.0))
+def sign_of(round_: int) -> float:
+    """Return the sign of all canaries in a round: if two rounds had the same noise, it would cancel out."""
+    return float((-1.0) ** round_.bit_count())
 
 
 @dataclass(frozen=True)
@@ -221,8 +221,12 @@ class ClientGame:
     def group(self) -> Ints:
         return self.canaries.group
 
-    def play(self, number: int, seed: int) -> Trials:
-        """Play the plan once, and return what was seen."""
+    @property
+    def size(self) -> int:
+        return self.canaries.size
+
+    def play(self, number: int, seed: int, noise: Noise) -> Trials:
+        """Play the plan once, and return what was seen; add the noise of all directions to `noise`."""
         plan, canaries = self._played, self.canaries
         coins = stream(seed, Purpose.AUDIT, number)
         inside = coins.random(len(canaries.client)) < 0.5
@@ -232,49 +236,83 @@ class ClientGame:
         run, own_seed = f"audit {number}", seed if plan.randomness == "seeded" else None
         for round_ in range(1, plan.rounds + 1):
             before, phase = state, plan.phase_of(round_)
-            sign = (-1.0) ** round_.bit_count()  # if two rounds had the same noise, it would cancel out
+            sign = sign_of(round_)
             clients.length = sign * FAR * self._longest * before.scale
             state = next_state(
                 plan, clients, before, run=run, seed=own_seed, server=self.server, observe=released.append
             )
-            sums = sign / before.scale * canaries.along(released.pop())
+            sums = sign / before.scale * released.pop()
             moved = (
                 sign * canaries.along((state.model - before.model).astype(np.float64)) * self._each_by_itself
             )
-            self._look(tape, self._releases[phase], clients, sums, moved, coins.random(len(inside)))
-        return tape.trials(number, canaries.group, inside, plan.adjacency == "replace")
+            asked = np.bincount(clients.asked, minlength=len(plan.clients))[canaries.client]
+            release, luck = self._releases[phase], coins.random(len(inside))
+            self._look(tape, release, clients, asked, canaries.along(sums), moved, luck)
+            self._listen(noise, release, clients.sent * asked, sums, before.scale)
+        return tape.trials(number, canaries.group, inside, plan.adjacency == "replace", self._turns)
 
     @cached_property
     def _played(self) -> Plan:
         return self.canaries.played(self.plan)
 
     @cached_property
-    def _releases(self) -> list[_Release]:
-        return [_Release.of(self._played, p, self.canaries.client, self.adversary) for p in self.plan.phases]
+    def _releases(self) -> list[CanaryRelease]:
+        return [
+            CanaryRelease.of(self._played, p, self.canaries.client, self.adversary) for p in self.plan.phases
+        ]
 
     @cached_property
     def _longest(self) -> float:
         return float(max(phase.clip[self.canaries.client].max() for phase in self.plan.phases))
 
+    @cached_property
+    def _turns(self) -> list[Heads]:
+        """By canary: number of turns by coins in a game."""
+        if self.plan.sampling != "poisson":  # then the turns of different canaries are not independent
+            return [NOTHING] * len(self.client)
+        rounds = [phase.rounds for phase in self.plan.phases]
+        rate = np.stack([np.where(each.rate < 1, each.rate, 0.0) for each in self._releases], axis=1)
+        different, kind = np.unique(rate, axis=0, return_inverse=True)
+        found = [Heads.of(np.repeat(each, rounds)) for each in different]
+        return [found[k] for k in kind.ravel()]
+
+    def _listen(
+        self, noise: Noise, release: CanaryRelease, pushed: Floats, sums: Floats, scale: float
+    ) -> None:
+        """Add to `noise` that of all sums that canaries are in.
+
+        (C,) `pushed` is how many clips each canary has in its sum, which is among the (P, size) `sums`.
+        """
+        shown = np.flatnonzero(release.std > 0)
+        rows, first, place = np.unique(release.row[shown], return_index=True, return_inverse=True)
+        signal = np.zeros((len(rows), len(pushed)))
+        signal[place, shown] = pushed[shown] * release.reach[shown]
+        std = release.std[shown[first], None]
+        step = self.plan.grid.step / scale if self.plan.grid else 0.0
+        noise.add((sums[rows] - signal @ self.canaries.direction) / std, step / std)
+
     @property
     def _each_by_itself(self) -> bool:
-        """Whether each coordinate of the model moves by itself: otherwise canaries are not independent."""
+        """Whether the model's moves are linear in the sums: otherwise canaries are not independent."""
         plain = self.plan.combine.rule == "sum" and self.plan.clipping.quantile is None
         return plain and self.server.adaptive == 0
 
     def _look(
         self,
         tape: "_Tape",
-        release: _Release,
+        release: CanaryRelease,
         clients: _CanaryClients,
+        asked: Ints,
         sums: Floats,
         moved: Floats,
         luck: Floats,
     ) -> None:
-        """Write down one round: (P, C) sums and (C,) moves of the model along the canaries' directions."""
+        """Write down one round: (C,) how often canaries were asked, and what was seen along their directions.
+
+        That is (P, C) sums and (C,) moves of the model; (C,) `luck` decides what the adversary knows.
+        """
         every, shown = np.arange(len(luck)), release.std > 0
         reach, std = np.where(shown, release.reach, 1.0), np.where(shown, release.std, 1.0)
-        asked = np.bincount(clients.asked, minlength=len(self.plan.clients))[self.canaries.client]
         value = sums[release.row, every] / reach
         noise = (value - clients.sent * asked) * reach / std
         # what the adversary knows of the noise, drawn given all of it, is taken away
@@ -285,7 +323,7 @@ class ClientGame:
         others = sums[release.others, every] / reach
         tape.write(release, np.stack([value, ratio, *others, moved], axis=1), noise, asked)
         tape.loudest = np.maximum(tape.loudest, noise * clients.sent * np.sign(reach) * shown)
-        tape.usual += release.usual[0] <= len(clients.asked) <= release.usual[1] and release.chance > 0
+        tape.crowds += release.crowd.cells(len(clients.asked))
 
 
 class _Tape:
@@ -297,9 +335,9 @@ class _Tape:
         self.likelihood, self.squares, self.expected = (np.zeros(canaries) for _ in range(3))
         self.releases, self.asked, self.flips = (np.zeros(canaries, dtype=np.int64) for _ in range(3))
         self.loudest = np.zeros(canaries)
-        self.usual, self.coins, self.planned = 0, 0, 0.0
+        self.crowds, self.crowds_planned = np.zeros(CELLS), np.zeros(CELLS)
 
-    def write(self, release: _Release, columns: Floats, noise: Floats, asked: Ints) -> None:
+    def write(self, release: CanaryRelease, columns: Floats, noise: Floats, asked: Ints) -> None:
         """Add a round: (C, FEATURES) numbers to learn from, (C,) noise, and (C,) how often who was asked."""
         shown, by_coin = release.std > 0, (release.rate > 0) & (release.rate < 1)
         self.seen[:, self._round * self._blocks // self._rounds] += columns * shown[:, None]
@@ -309,14 +347,13 @@ class _Tape:
         self.asked += asked - release.turns - (release.rate == 1)
         self.flips += by_coin
         self.expected += release.rate * by_coin
-        self.coins += release.chance > 0
-        self.planned += release.chance
+        self.crowds_planned += release.crowd.chance
         self._round += 1
 
-    def trials(self, game: int, group: Ints, inside: Bools, exchanged: bool) -> Trials:
-        alone = (
-            ~inside | exchanged
-        )  # of a canary that sends nothing, what is seen is noise, whatever is wrong
+    def trials(self, game: int, group: Ints, inside: Bools, exchanged: bool, turns: list[Heads]) -> Trials:
+        """Return all that was seen, beside what numbers of turns each canary should have."""
+        # of a canary that sends nothing, what is seen is noise, whatever is wrong
+        alone = ~inside | exchanged
         return Trials(
             game=np.full(len(inside), game),
             group=group,
@@ -330,7 +367,8 @@ class _Tape:
             asked=self.asked,
             flips=self.flips,
             expected=self.expected,
-            usual=np.array([self.usual]),
-            coins=np.array([self.coins]),
-            planned=np.array([self.planned]),
+            turns=np.stack([each.cells(n) for each, n in zip(turns, self.asked.tolist(), strict=True)]),
+            turns_planned=np.stack([each.chance for each in turns]),
+            crowds=self.crowds[None],
+            crowds_planned=self.crowds_planned[None],
         )

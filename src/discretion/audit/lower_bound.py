@@ -1,16 +1,21 @@
 """Lower bounds on epsilon from an attack's guesses: what a privacy claim would have made too unlikely."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import betainc, betaincinv
 
 from discretion.accounting import Pld
 from discretion.arrays import Floats
 from discretion.plan.steps import Steps
 
-DELTAS = np.geomspace(1e-9, 0.5, 48)  # at which a claimed privacy curve is compared with the guesses
+# at which a claimed privacy curve is compared with the guesses: up to 1, for claims of a large epsilon
+_FEW = np.geomspace(1e-9, 0.04, 40)
+DELTAS = np.concatenate([_FEW, np.linspace(0.06, 0.94, 23), 1 - _FEW[::-3]])
+Bools = NDArray[np.bool_]
 NOISE_LEVELS = tuple(np.geomspace(1 / 16, 16.0, 257).tolist())  # tried, relative to the planned noise
 
 
@@ -22,6 +27,12 @@ class Tally:
     there: int
     false_alarms: int
     not_there: int
+
+    @classmethod
+    def of(cls, said: Bools, there: Bools) -> "Tally":
+        """Count what was said of what was there or not."""
+        hits, alarms = int((said & there).sum()), int((said & ~there).sum())
+        return cls(hits, int(there.sum()), alarms, int((~there).sum()))
 
     @property
     def turned(self) -> "Tally":
@@ -71,18 +82,36 @@ class Claim:
             self._curves[noise] = found.reshape(kinds, -1).max(axis=0)
         return self._curves[noise]
 
+    def alarms(self, hits: float, noise: float = 1.0) -> float:
+        """Return the least rate of false alarms of an attack with this rate of `hits`.
+
+        Guarantees:
+            If the claim is true, no attack has fewer false alarms: hits are at most exp(epsilon) times false
+            alarms, plus delta, and so it is with what was not there and what was exchanged.
+        """
+        epsilon = self.curve(noise)
+        with np.errstate(over="ignore", invalid="ignore"):
+            one = (hits - DELTAS) * np.exp(-epsilon)
+            other = 1 - DELTAS - np.exp(epsilon) * (1 - hits)  # nan where an infinite epsilon allows all
+        return float(max(one.max(), np.fmax.reduce(other), 0.0))
+
     def allows(self, least: float, most: float, noise: float = 1.0) -> bool:
         """Return whether hits at a rate of `least` or more, with false alarms of `most` or less, can be."""
-        with np.errstate(over="ignore"):
-            return not (least > np.exp(self.curve(noise)) * most + DELTAS).any()
+        return self.alarms(least, noise) <= most
 
-    def refuted(self, least: float, most: float) -> int:
-        """Return the number of the lowest noise level that does not allow these rates; of all, if none."""
-        low, high = -1, len(NOISE_LEVELS)  # more noise allows less
+    def shown(self, refuted: Callable[[float], bool], delta: float) -> float:
+        """Return the epsilon at `delta` of the claimed steps with the least noise that is refuted, or 0.
+
+        More noise must be refuted wherever less is.
+        """
+        low, high = -1, len(NOISE_LEVELS)
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self.allows(least, most, NOISE_LEVELS[middle]) else (low, middle)
-        return high
+            low, high = (low, middle) if refuted(NOISE_LEVELS[middle]) else (middle, high)
+        if high == len(NOISE_LEVELS):
+            return 0.0
+        steps = self.at(NOISE_LEVELS[high])
+        return float(Pld().epsilon(steps, np.full(steps.rate.shape[1], delta)).max())
 
 
 def contradicts(tally: Tally, claim: Claim, chance: float) -> bool:
@@ -103,40 +132,8 @@ def planned_kind(tally: Tally, claim: Claim, delta: float, chance: float) -> flo
     releases are as claimed, and that the noise is Gaussian and a common multiple of the claimed one. Where
     the guesses contradict the claim itself, the bound lies above the claimed epsilon.
     """
-    level = claim.refuted(*tally.bounds(chance))
-    if level == len(NOISE_LEVELS):
-        return 0.0
-    steps = claim.at(NOISE_LEVELS[level])
-    return float(Pld().epsilon(steps, np.full(steps.rate.shape[1], delta)).max())
-
-
-def one_run(correct: int, guesses: int, canaries: int, delta: float, chance: float) -> float:
-    """Return a lower bound on epsilon at `delta` from one training run with many canaries.
-
-    Each of the `canaries` was in the run or not, by a fair coin of its own. Of `guesses` of them the attack
-    said which; it was right of `correct`. Canaries may interfere with each other.
-
-    Guarantees:
-        If the run is (epsilon, delta)-private, the bound exceeds epsilon with a chance of at most `chance`
-        (Steinke, Nasr and Jagielski 2023, Theorem 5.2).
-    """
-    low, high = 0.0, 64.0
-    if _one_run_chance(correct, guesses, canaries, low, delta) > chance:
-        return 0.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        unlikely = _one_run_chance(correct, guesses, canaries, middle, delta) <= chance
-        low, high = (middle, high) if unlikely else (low, middle)
-    return low
-
-
-def _one_run_chance(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
-    """Return a bound on the chance of at least so many correct guesses under (epsilon, delta)-privacy."""
-    right = 1 / (1 + math.exp(-epsilon))
-    pure = or_more(correct, guesses, right)
-    fewer = np.arange(1, correct + 1)
-    between = np.array([or_more(correct - i, guesses, right) for i in fewer.tolist()]) - pure
-    return min(pure + 2 * canaries * delta * float((between / fewer).max(initial=0.0)), 1.0)
+    bounds = tally.bounds(chance)
+    return claim.shown(lambda noise: not claim.allows(*bounds, noise), delta)
 
 
 def or_more(successes: int, trials: int, rate: float) -> float:
