@@ -92,7 +92,12 @@ def test_every_value_is_signed(signed: receipts.Signed, data: st.DataObject) -> 
     changed = {bool: not old, list: [1], str: f"{old}x", type(None): head}.get(
         type(old), old + 1 if isinstance(old, int | float) and math.isfinite(old) else 1.0
     )
-    other = {"promise": "public", "randomness": "cryptographic", "made": "2020-02-02T02:02:02+00:00"}
+    other: dict[str, object] = {
+        "promise": "public",
+        "randomness": "cryptographic",
+        "made": "2020-02-02T02:02:02+00:00",
+    }
+    other["attacks"] = {"made": other["made"], "contradicted": False, "said": "nothing"}
     part[path[-1]] = other.get(str(path[-1]), changed)
     with pytest.raises(MessageError, match="something in it was changed"):
         receipts.check(receipts.Signed.model_validate(record))
@@ -178,9 +183,14 @@ def test_what_cannot_be_a_receipt_is_said_so(signed: receipts.Signed, tmp_path: 
 
 def test_a_budget_that_was_withdrawn(run: Path, tmp_path: Path) -> None:
     with Ledger.existing(run / "ledger.sqlite") as ledger:
-        ledger.change_budget("c4", -1000.0)
+        then = ledger.budget[4]
+        ledger.change_budget("c4", -then)
     left = receipts.issue(run, "c4", KEY)
-    assert left.receipt.epsilon == left.receipt.left == 0 and "over budget" in render(left)
+    assert left.receipt.epsilon == left.receipt.left == 0 and left.receipt.allowed == then
+    assert "budget lowered below what was spent" in render(left) and "over budget" not in render(left)
+    assert f"the budget was {then:g}; it was lowered afterwards" in render(left)
+    passed = left.receipt.model_copy(update={"life": 2 * then})
+    assert "over budget" in render(left.model_copy(update={"receipt": passed}))
     unused = left.receipt.model_copy(update={"life": 0.0, "spending": [0.0] * 5})
     assert "within budget" in render(left.model_copy(update={"receipt": unused}))
 
@@ -292,7 +302,9 @@ def test_the_command_makes_and_verifies(run: Path, tmp_path: Path) -> None:
         alone = command("--verify", files[name], "--json")  # anybody can sign
         record = json.loads(alone.stdout)
         assert not record["verified"] and record["operator"] == "unknown"
-        assert "NOT VERIFIED" in command("--verify", files[name]).stderr
+        asked = command("--verify", files[name])
+        assert isinstance(asked.exception, InputError) and "NOT VERIFIED" in str(asked.exception)
+        assert isinstance(alone.exception, InputError)
         assert "NOT VERIFIED" not in command("--verify", files[name], "--operator", public).stderr
     assert isinstance(command("--verify", files["html"], "--operator", "00" * 32).exception, MessageError)
     page = Path(files["html"])

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from discretion.accounting import Certificate, certify
 from discretion.audit import receipts, statements
+from discretion.audit.enclosed import enclose
 from discretion.cli import output
 from discretion.plan.grid import Grid
 from discretion.plan.phase import Phase
@@ -26,7 +27,7 @@ from discretion.report.page import fragment
 from discretion.report.receipt_page import render
 from discretion.report.run_group import group
 from discretion.runs.read import Run, read_run
-from support.run_folders import trained
+from support.run_folders import make_run, trained
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "discretion"
@@ -158,7 +159,12 @@ def test_every_promise_names_its_condition_everywhere(
     # report
     groups = group([run])
     out = run.folder / "report.html"
-    page = plain(fragment("officer.html", groups=groups, classes=(), officer=officer, out=out))
+    held = enclose([run], wanted=False)
+    page = plain(fragment("officer.html", groups=groups, classes=(), officer=officer, out=out, records=held))
+    opening = page[: page.index("What each client is promised")]  # the condition in the same sentence
+    check_condition(f"P{statements.holds(certificate)[1:]}; against it epsilon is ", certificate)
+    assert f"Every budget was kept; this {statements.holds(certificate)}" in opening
+    assert ("it was a simulation: whoever knows the seed" in opening) == run.simulated
     assert told in page and noise in page and statements.trusted(certificate) in page
     assert all(words in page for words in statements.against(certificate).values())
     # receipt
@@ -244,3 +250,30 @@ def test_a_method_says_the_same_as_its_plans(noise_at: NoiseAt, promise: Adversa
 
 def test_a_method_without_privacy_protects_nobody() -> None:
     assert statements.method_protection("none", None, None, False) == "Protects nobody: epsilon is infinite."
+
+
+@pytest.mark.parametrize(
+    ("where", "partition", "test", "said", "not_private"),
+    [
+        ("here", "iid", "", "belong to no client", False),
+        ("here", "natural", "", "records of the clients that were kept for testing", True),
+        ("flower-sim", "natural", "", "these figures are not private", True),
+        ("guards", "natural", "", "that the server holds: if they are of clients", False),
+        ("flower", "iid", "", "that the server holds: if they are of clients", False),
+        ("here", "natural", "a.csv", "from a table of their own: if they are of clients", False),
+        ("here", "natural", "held-out", "records of the clients that were kept for testing", True),
+    ],
+)
+def test_whose_the_test_records_are(
+    tmp_path: Path, where: str, partition: str, test: str, said: str, not_private: bool
+) -> None:
+    settings = {"clients.where": where, "data.partition": partition, "data.test": test}
+    run = read_run(make_run(tmp_path / "run", settings=settings))
+    assert said in statements.tested([run]) and "held out themselves" not in statements.tested([run])
+    assert statements.not_private(run) is not_private
+    (part,) = group([run])
+    assert any("not private" in remark for remark in part.remarks) is not_private
+
+
+def test_an_epsilon_is_not_called_strong_whatever_its_size() -> None:
+    assert "hardly" not in statements.MEANING and "limited by" in statements.MEANING

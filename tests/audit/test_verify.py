@@ -18,7 +18,7 @@ from discretion.arrays import Floats
 from discretion.audit.ledger_check import Finding
 from discretion.audit.verify import Verification, verify
 from discretion.cli import main
-from discretion.errors import BudgetError, FolderError, LedgerError
+from discretion.errors import BudgetError, FolderError, LedgerError, UnverifiedError
 from discretion.ledger.ledger import Ledger
 from discretion.plan.steps import Steps
 from discretion.runs.folder import RunFolder, write_checkpoint
@@ -254,7 +254,7 @@ def test_runs_that_share_a_ledger_are_counted_together(tmp_path: Path) -> None:
     trained(tmp_path / "b", *shared, "seed=0", "train.learning_rate=0.2")
     found = verify(tmp_path / "b", Forgiving())
     assert found.whole and found.kept and found.budgets[-1].what == "budgets, over all runs"
-    assert all(each.recorded < each.life <= each.budget for each in found.classes)
+    assert all(each.life and each.recorded < each.life <= each.budget for each in found.classes)
     forge(tmp_path / "shared.sqlite", "UPDATE client SET epsilon = 0.5 * epsilon")
     assert failing(verify(tmp_path / "b", Forgiving())) == ["budgets on record", "budgets, over all runs"]
 
@@ -267,8 +267,19 @@ def test_budgets_that_were_changed_by_entries_are_no_contradiction(run: Path) ->
     assert found.whole and found.kept
     sql(run, "UPDATE round SET refused = '[5]', changes = 2 WHERE round = 4")  # as after the withdrawal
     assert verify(run, Forgiving()).whole
-    sql(run, "UPDATE round SET refused = '[4]' WHERE round = 4")
-    assert failing(verify(run, Forgiving())) == ["refusals"]
+    sql(run, "UPDATE round SET refused = '[4]' WHERE round = 4")  # and c5 is charged for more than it allows
+    assert failing(verify(run, Forgiving())) == ["refusals", "budgets, over all runs"]
+
+
+def test_a_budget_lowered_below_what_was_spent_is_named(run: Path) -> None:
+    with Ledger.existing(run / "ledger.sqlite") as ledger:
+        budget, spent = ledger.budget[5], ledger.spent()[5]
+        ledger.change_budget("c5", -budget)
+    found = verify(run, Forgiving())
+    said = {each.what: each.said for each in found.budgets}
+    assert found.kept and said["budgets, over all runs"] == "no budget was passed when it was charged"
+    assert f"such as client c5: 0, spent {spent:.6g}" in said["budgets, lowered since"]
+    assert "no client’s budget is passed" not in said.values()
 
 
 def test_many_kinds_of_clients_are_counted_by_the_most_used(
@@ -318,16 +329,20 @@ def test_noise_too_small_for_the_second_accountant_is_not_said_to_hold(
     assert "kinds of clients have so little noise" in unknown["certificate, again"]
     assert any(each.planned == np.inf for each in found.classes)
     done = CliRunner().invoke(main.app, ["verify", str(run), "--json"])
-    assert done.exit_code == 0 and json.loads(done.stdout)["kept"] is None
+    record = json.loads(done.stdout)
+    assert isinstance(done.exception, UnverifiedError) and UnverifiedError.exit_code == 7
+    assert record["kept"] is record["verified"] is None and record["verdict"].startswith("Verdict: open.")
 
 
 def test_the_command_says_so_and_ends_with_a_code(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("discretion.audit.verify.Reference", Forgiving)
     done = CliRunner().invoke(main.app, ["verify", str(run), "--json"])
     record = json.loads(done.stdout)
-    assert done.exit_code == 0 and record["kept"] and record["whole"]
+    assert done.exit_code == 0 and record["kept"] and record["whole"] and record["verified"]
     assert {"plan", "ledger", "history"} <= {each["what"] for each in record["findings"]}
     shown = CliRunner().invoke(main.app, ["verify", str(run)])
+    assert " ".join(shown.stdout.split()).endswith(record["verdict"])
+    assert record["verdict"].startswith("Verdict: verified.") and "every budget was kept" in record["verdict"]
     assert "counted again" in shown.stdout and max(map(len, shown.stdout.splitlines())) <= 80
     sql(run, "DELETE FROM round WHERE round = 4")
     assert isinstance(CliRunner().invoke(main.app, ["verify", str(run)]).exception, LedgerError)

@@ -60,6 +60,14 @@ class Limit(Record):
     why: str
 
 
+class Attacks(Record):
+    """What attacks showed of the client's budget class: no promise."""
+
+    made: str
+    contradicted: bool
+    said: str
+
+
 class Receipt(Record):
     """Content of a receipt. `spending` is the client's epsilon after each of `rounds`."""
 
@@ -69,7 +77,8 @@ class Receipt(Record):
     run: str
     data: str
     method: str
-    epsilon: float
+    epsilon: float  # that the client allows now
+    allowed: float  # that it allowed when it was last charged, plus later top-ups
     delta: float
     records: int
     unit: str
@@ -92,6 +101,7 @@ class Receipt(Record):
     life: float  # in all runs on the ledger
     left: float  # of the budget, after all of them
     statement: str
+    attacks: Attacks | None  # None where the run was not audited
     not_promised: list[Limit]
     digests: Digests
     guard: Head | None  # of the client's own ledger, as its guard told it, once the run is finished
@@ -127,6 +137,7 @@ class ReceiptAccount:
     others: int
     life: float
     budget: float  # with top-ups and withdrawals
+    allowed: float  # when the last round was charged, plus later top-ups
 
 
 def issue(path: Path, client: str, key: Ed25519PrivateKey) -> Signed:
@@ -162,6 +173,7 @@ def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
         data=run.about.data,
         method=METHODS[run.plan.method].title if run.plan.method in METHODS else run.plan.method,
         epsilon=account.budget,
+        allowed=account.allowed,
         delta=float(run.population.delta[at]),
         records=int(run.population.size[at]),
         unit=certificate.unit,
@@ -184,8 +196,8 @@ def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
         life=account.life,
         left=max(account.budget - account.life, 0.0) if math.isfinite(account.budget) else math.inf,
         statement=statements.protection(certificate)
-        + (f" {statements.ADAPTIVE}" if account.rule == "adaptive" else "")
-        + _attacked(run, at),
+        + (f" {statements.ADAPTIVE}" if account.rule == "adaptive" else ""),
+        attacks=_attacks(run, at),
         not_promised=[Limit(what=what, why=why) for what, why in statements.unpromised([run])],
         digests=Digests(
             plan=run.plan.digest(),
@@ -194,16 +206,25 @@ def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
             config_file=sha256(run.files.config),
         ),
         # before, every new head would tell that the client took part in between
-        guard=last_head(run.files.heads(run.config), client) if run.finished else None,
+        guard=_head(run, client) if run.finished else None,
     )
 
 
-def _attacked(run: Run, at: int) -> str:
+def _head(run: Run, client: str) -> Head | None:
+    elsewhere = run.config.clients.where != "here"
+    return last_head(run.files.heads(run.config), run.about.id, client) if elsewhere else None
+
+
+def _attacks(run: Run, at: int) -> Attacks | None:
     """Return what attacks showed of the client's budget class, against the strongest promised adversary."""
     names, member = run.population.classes()
-    found = read_audit(run)
-    said = statements.attacked(found, names[member[at]], run.certificate.promise) if found else ""
-    return f" {said}" if said else ""
+    name, found = names[member[at]], read_audit(run)
+    said = statements.attacked(found, name, run.certificate.promise) if found else ""
+    if found is None or not said:
+        return None
+    return Attacks(
+        made=found.made, contradicted=bool(found.against(name)), said=f"{said} {statements.ATTACKED}"
+    )
 
 
 def _account(run: Run, client: str) -> ReceiptAccount:
@@ -225,12 +246,13 @@ def _account(run: Run, client: str) -> ReceiptAccount:
         budget = budgets[client][0] + sum(each.by for each in ledger.changes() if each.client == client)
         known = accounts.about(run.about.id) is not None
         steps = accounts.after_each_round(run.about.id) if known else Steps.none(0)
-        total = accounts.steps()
+        total, allowed = accounts.steps(), ledger.charged_under(client)
     found = Pld().epsilon(steps, np.full(steps.rate.shape[1], delta))
     after = np.maximum.accumulate(found)  # an upper bound on later epsilons is one on earlier ones
     life = max(float(Pld().epsilon(total, np.array([delta]))[0]), float(after.max(initial=0.0)))
     mine = tuple(refused.get(run.about.id, []))
-    return ReceiptAccount(rule, after, mine, len(refused.keys() - {run.about.id}), life, max(budget, 0.0))
+    others = len(refused.keys() - {run.about.id})
+    return ReceiptAccount(rule, after, mine, others, life, max(budget, 0.0), allowed)
 
 
 def to_json(signed: Signed) -> str:
@@ -246,11 +268,16 @@ def read(path: Path, render: Callable[[Signed], str]) -> Signed:
     """
     try:
         text = path.read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
+    except OSError as problem:
+        raise InputError(f"cannot read {path}: {problem.strerror}") from None
+    except UnicodeDecodeError as problem:
         raise InputError(f"cannot read {path}: {problem}") from None
     page = text.lstrip().startswith("<")
     held = re.search(HELD, text, re.S) if page else None
-    signed = parse(held[1] if held else text, Signed, "receipt")
+    try:
+        signed = parse(held[1] if held else text, Signed, "receipt")
+    except PlanError as problem:
+        raise PlanError(f"cannot read {path}: {problem}") from None
     try:
         written = render(signed) if page else to_json(signed)
     except (ValueError, ArithmeticError, LookupError):  # the record says what cannot be

@@ -6,10 +6,11 @@ here. A promise that needs something which Discretion does not provide names tha
 
 import math
 from collections.abc import Sequence
+from datetime import datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
 from discretion.accounting import Certificate
-from discretion.audit.attack import Audit
+from discretion.audit.attack import CHANCE, Audit, Shown
 from discretion.plan.plan import ADVERSARIES, Adversary, NoiseAt, Randomness
 from discretion.plan.summary import Coming
 from discretion.runs.read import Run
@@ -21,6 +22,10 @@ OBSERVERS: dict[Adversary, str] = {
     "server": "the server",
 }
 UNITS = {"client": "one client's whole data", "record": "each record of a client"}
+UNIT = {  # in a line of its own, because one is easily taken for the other
+    "client": "Unit of privacy: a whole client (hospital, phone), with all of its records.",
+    "record": "Unit of privacy: one record (patient, visit), not the client as a whole.",
+}
 NEIGHBOURS = {"add_remove": "present or absent", "replace": "this or any other in its place"}
 
 SEES: dict[NoiseAt, str] = {  # the server, where nothing is between it and the clients
@@ -49,6 +54,7 @@ GRID = {
     "(Mironov 2012) is not proved.",
 }
 TOGETHER = ("here", "flower-sim")  # where one operator's processes are all clients
+OWN_RECORDS = "records of the clients that were kept for testing"
 ONE_PROCESS = "Where one process plays every party, it draws the clients' noise for them."
 UNSEEN = "Who takes part in which round is secret, and stands nowhere in here."
 COINS: dict[Coming, str] = {
@@ -62,19 +68,26 @@ ADAPTIVE = (
     "round is what the rounds so far would cost had they been planned beforehand."
 )
 ATTACKED = (
-    "at least: shown by attacks on canaries, if the plan is executed but for its noise; at most: proved"
+    "An audit is no promise. It plays the plan with made-up clients or records (canaries), and an attacker "
+    f"guesses which of them were in. With a chance of at least {1 - CHANCE:.0%} each “at least” is true. An "
+    "attack that fails proves nothing: only the certificate says how large epsilon is at most."
 )
 NOT_AUDITED = (
     "There is nothing to audit: against nobody does any client have an epsilon that is finite and above 0. "
     "What promises nothing, or decides by raw data, cannot be contradicted."
 )
 MEANING = (
-    "Whoever looks at what is released can hardly tell whether a client’s data were used. How hardly is the "
-    "client’s budget epsilon: the smaller, the stronger."
+    "How well whoever looks at what is released can tell whether a client’s data were used is limited by the "
+    "client’s budget epsilon: the smaller, the less. What that means for a guess stands beneath."
 )
 ODDS = (
     "an observer who gives even odds that the client’s data were used is, after seeing everything, at most "
     "this sure; except for a chance of delta that the promise fails."
+)
+COMPARED = (
+    "Smaller is stronger, but two epsilons compare only where both are counted for the same: for all data of "
+    "a person or for one record, over a life or over a day, against the server or against the public. "
+    "Epsilons of what is released again and again add up."
 )
 
 
@@ -90,26 +103,56 @@ def audited(games: int, chance: float) -> str:
     )
 
 
-def audited_run(chance: float) -> str:
-    """Return what the audit of one training run can and cannot show."""
+def audited_run(runs: int, chance: float) -> str:
+    """Return what the audit of training runs can and cannot show."""
+    times = "one training run" if runs == 1 else f"{runs:,} training runs"
     return (
-        "Attacked in one training run, in which every second client was a canary. At least: what the correct "
-        "guesses show whatever was executed, if canaries were in by fair coins. With a chance of at least "
-        f"{1 - chance:.0%} all lower bounds hold. With few canaries they are far below epsilon, and an "
-        "attack that fails proves nothing: only the certificate bounds epsilon from above."
+        f"Attacked in {times}, in which every second client was a canary. At least: what the attacks show "
+        "of a plan with these sampling rates and releases and with Gaussian noise, however much. If they "
+        "interfere: the same, but canaries may disturb each other in any way, as long as the privacy curve "
+        "of each is that of such a plan. Of any kind: what the attacks show whatever was executed. With a "
+        f"chance of at least {1 - chance:.0%} all lower bounds hold, and nothing is contradicted if the plan "
+        "is executed as written. With few canaries the bounds are far below epsilon, and an attack that "
+        "fails proves nothing: only the certificate bounds epsilon from above."
     )
 
 
 def attacked(found: Audit, name: str, who: Adversary) -> str:
     """Return what an audit shows of the budget class `name` against an adversary; empty where not played."""
-    if found.contradicted:
-        return f"Attacked, and contradicted: {'; '.join(found.contradictions)}."
+    made = datetime.fromisoformat(found.made)
+    began = f"Attacked on {made.day} {made:%B %Y} in {found.games:,} games"
+    if odd := found.against(name):
+        return (
+            f"{began}. {contradicted([name], odd)}. If the plan were executed as written, that would happen "
+            f"with a chance of at most {found.chance:.0%}: do not rely on the epsilon of these clients."
+        )
     for each in found.shown:
         if (each.name, each.adversary) == (name, who):
-            least = Context(prec=3, rounding=ROUND_FLOOR).create_decimal_from_float(each.at_least)
-            most = _at_most(each.certified)
-            return f"Attacked in {found.games:,} games: epsilon is at least {least:f} and {most}."
+            return f"{began}. {_shown(each)}"
     return ""
+
+
+def contradicted(names: Sequence[str], odd: Sequence[str]) -> str:
+    """Return a clause on whose certified epsilons attacks contradict, and what they found."""
+    return f"Attacks contradict the certificate for clients of {' and '.join(names)}: {'; '.join(odd)}"
+
+
+def _shown(each: Shown) -> str:
+    """Return the bounds and measurements of one budget class, in sentences."""
+    measured = {"noise": each.noise, "coins": each.coins}
+    shares = [f"{what} {share:.1%}" for what, share in measured.items() if share is not None]
+    return (
+        f"For clients of {each.name} that spend the most, epsilon is at least {at_least(each.at_least)} if "
+        "rounds, clips and coins are as planned and only the strength of the noise is in question; at least "
+        f"{at_least(each.any_mechanism)} whatever was executed; and, by the certificate, "
+        f"{_at_most(each.certified)}."
+        + (f" Measured, of what was planned: {', '.join(shares)}." if shares else "")
+    )
+
+
+def at_least(epsilon: float) -> str:
+    """Return a lower bound in three significant digits, rounded down: it must not look larger than it is."""
+    return f"{Context(prec=3, rounding=ROUND_FLOOR).create_decimal_from_float(epsilon):f}"
 
 
 def protection(certificate: Certificate) -> str:
@@ -117,15 +160,29 @@ def protection(certificate: Certificate) -> str:
     if certificate.promises_nothing:
         why = f": {reading(certificate)}" if certificate.reads != "nothing" else ""
         return f"No privacy: this plan protects nobody from anybody{why}."
-    unit, adjacency = UNITS[certificate.unit], certificate.adjacency.replace("_", "/")
-    adversaries = _from(certificate.noise_at, certificate.promise, certificate.colluding)
-    told = f"Protects {unit} ({adjacency}) {adversaries}{_condition(certificate)}"
+    told = f"P{holds(certificate)[1:]}"
     if certificate.promise != "server":
         told += f"; against it epsilon is {_at_most(float(certificate.epsilon['server'].max()))}"
     if over := len(certificate.overspent):
         told += f"; but not within budget: {over} of {len(certificate.clients)} clients overspend"
     told += f". Here {read}." if (read := reading(certificate)) else "."
     return f"{told} {RANDOMNESS['seeded']}" if certificate.randomness == "seeded" else told
+
+
+def holds(certificate: Certificate) -> str:
+    """Return the clause 'protects WHAT from WHOM, if …': whom a promise names, and on what it rests."""
+    unit, adjacency = UNITS[certificate.unit], certificate.adjacency.replace("_", "/")
+    adversaries = _from(certificate.noise_at, certificate.promise, certificate.colluding)
+    return f"protects {unit} ({adjacency}) {adversaries}{_condition(certificate)}"
+
+
+def simulation(run: Run) -> str:
+    """Return a clause on whether a run was a simulation, and what that means."""
+    if run.simulated:
+        return "it was a simulation: whoever knows the seed can remove the noise"
+    if run.config.clients.where in TOGETHER:
+        return "it was no simulation, but programs of one operator played every party"
+    return "it was no simulation"
 
 
 def observer(certificate: Certificate, who: Adversary) -> str:
@@ -262,10 +319,28 @@ def method_protection(unit: str, noise_at: NoiseAt | None, promise: Adversary | 
 
 
 def tested(runs: Sequence[Run]) -> str:
-    """Return whose the test records are: natural clients each hold some of their own out."""
-    natural = any(run.config.data.partition == "natural" for run in runs)
-    own = "test records that the clients held out themselves: these figures are not private"
-    return own if natural else "test records that belong to no client"
+    """Return whose the test records are, of several runs the least private."""
+    if any(not_private(run) for run in runs):
+        return f"{OWN_RECORDS}: these figures are not private"
+    if any(run.config.data.test_file for run in runs):
+        return "test records from a table of their own: if they are of clients, these figures are not private"
+    if any(run.config.clients.elsewhere for run in runs):
+        return "test records that the server holds: if they are of clients, these figures are not private"
+    return "test records that belong to no client"
+
+
+def not_private(run: Run) -> bool:
+    """Return whether accuracy and loss are computed on records of the clients, which no budget covers."""
+    data = run.config.data
+    held_out = not data.test_file and (data.name == "csv" or not run.config.clients.elsewhere)
+    return data.partition == "natural" and held_out
+
+
+def side_channels(run: Run) -> str:
+    """Return what is known of noise, times and coins beside the releases, in sentences."""
+    limits = dict(unpromised([run]))
+    beside = [limits[lead] for lead in ("Time.", "Secret coins.") if lead in limits]
+    return " ".join([noise(run.certificate), *beside])
 
 
 def unpromised(runs: Sequence[Run]) -> list[tuple[str, str]]:
@@ -281,6 +356,9 @@ def unpromised(runs: Sequence[Run]) -> list[tuple[str, str]]:
         "Several runs together.": "Each epsilon is that of one run. Whoever sees the models of several runs "
         "on the same data learns more than any one of them allows. A ledger that runs share counts them "
         f"together; here {sharing}.",
+        "The clients’ own ledgers.": "What is spent is counted here by the operator’s ledger. A client’s "
+        "guard counts in a ledger of its own, by its own rule, with all runs that it joined for whichever "
+        "operator. It may show more, and it is the one that decides.",
         "Tuning.": "Settings such as clip, rate and learning rate were chosen before these runs. If they "
         "were chosen by looking at the clients’ data, that is not counted here.",
         "Budgets and sizes.": "The server knows each client’s budget and number of records. They are taken "
@@ -302,6 +380,7 @@ def unpromised(runs: Sequence[Run]) -> list[tuple[str, str]]:
         "This is a simulation.": any(run.simulated for run in runs),
         "One operator.": any(not run.simulated and run.config.clients.where in TOGETHER for run in runs),
         "Several runs together.": len(runs) > 1 or shared > 0,
+        "The clients’ own ledgers.": any(run.config.clients.where not in TOGETHER for run in runs),
         "Secret coins.": any(not run.treatment.public for run in runs),
         "Floating-point noise.": any(run.plan.grid is None for run in runs),
         "One person in several records.": any(run.treatment.batch is not None for run in runs),

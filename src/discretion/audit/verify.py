@@ -15,6 +15,7 @@ from discretion.accounting.cross_check import kinds_of, precision
 from discretion.accounting.reference import countable
 from discretion.arrays import Floats, Ints
 from discretion.audit import statements
+from discretion.audit.attack import contradictions, read_audit
 from discretion.audit.ledger_check import Finding, all_hold, finding, reconcile
 from discretion.errors import LedgerError, PlanError
 from discretion.ledger.entries import Accounts
@@ -42,7 +43,7 @@ class Counted:
     certified: float  # by the certificate
     planned: float  # of the whole plan, by the second accountant
     recorded: float  # of all rounds of this run in the ledger, by the second accountant
-    life: float  # of all runs in the ledger, by the second accountant
+    life: float | None  # of all runs in the ledger, by the second accountant; None where it is not at hand
 
 
 @dataclass(frozen=True)
@@ -53,18 +54,23 @@ class Verification:
         Budgets are kept only if the second accountant says so, of the plan, and of all that is on record in
         the ledger, by more than the precision of two upper bounds for no client that was counted.
         Records hold only if plan, population, settings, ledger, history and checkpoint fit each other, every
-        row of the ledger is what the plan makes of it (`reconcile`), and every entry of the certificate is
-        what the first accountant says of the plan now.
+        row of the ledger is what the plan makes of it (`reconcile`), every entry of the certificate is what
+        the first accountant says of the plan now, and no audit that is kept contradicts the certificate.
         Neither is said to hold where something could not be compared: then it is None.
     """
 
     run: str
+    name: str  # of the run's folder
+    done: int  # rounds on record
+    rounds: int  # of the plan
     accountant: str  # the second
     counted: int  # kinds of clients that were counted again
     kinds: int  # of clients there are
+    answered: str  # how many clients did, in sentences; empty where all are in one process
     classes: tuple[Counted, ...]
     records: tuple[Finding, ...]
     budgets: tuple[Finding, ...]
+    elsewhere: tuple[str, ...] = ()  # checks that need the run folder, where only a page was read
 
     @property
     def whole(self) -> bool | None:
@@ -85,30 +91,50 @@ def verify(
     each budget class. With `data` the data set is loaded and
     compared with the one that the run was made from.
     """
-    (run,), second = read_runs([run]), second or Reference()
+    (run,) = read_runs([run])
     compare(run.files)
+    more = [*([_of_data(run)] if data else []), _of_checkpoint(run)]
+    ledger = LedgerReader(run.files.ledger(run.config)) if run.ledger else None
+    return examine(run, ledger, second or Reference(), every, more)
+
+
+def examine(
+    run: Run,
+    ledger: LedgerReader | None,
+    second: Accountant,
+    every: bool,
+    more: Sequence[Finding],
+    elsewhere: Sequence[str] = (),
+) -> Verification:
+    """Return the findings on a run by its ledger, with `more` findings on its records.
+
+    The ledger is closed. `elsewhere` names the checks that need the run folder and are left out.
+    """
     fresh = certify(run.plan, run.population)
     records = [*_of_files(run, fresh), _of_history(run)]
-    if data:
-        records.append(_of_data(run))
-    records.append(_of_checkpoint(run))
+    if run.turnout is not None:
+        records.append(_of_answers(run))
+    if run.audit_text is not None:
+        records.append(_of_audit(run))
+    records += more
     steps = run.plan.steps()
     own = life = Steps.none(len(run.population))
-    now = run.population.epsilon
-    if run.ledger is None:
+    budgets = Budgets(run.population.epsilon, run.population.epsilon)
+    if ledger is None:
         done = run.history.done
         otherwise = f"none that can be read, but {done} rounds are done"
         records.append(finding("ledger", done == 0, "nothing is on record yet", otherwise))
     else:
-        with LedgerReader(run.files.ledger(run.config)) as ledger:
+        with ledger:
             accounts = ledger.accounts(run.population.client)
-            records += _of_ledger(run, fresh, accounts, ledger)
+            records += _of_ledger(run, fresh, accounts, ledger, elsewhere)
             try:
                 own, life = accounts.steps(only=run.about.id), accounts.steps()
-                now = _changed(ledger, run)
+                budgets = _changed(ledger, run)
             except (LedgerError, PlanError, *DAMAGED) as problem:
                 records.append(Finding("ledger, read", False, f"it is damaged: {problem}"))
-    chosen, kinds = kinds_of([steps, own, life], run.population, fresh, every=every)
+    changed = (budgets.charged, budgets.now)
+    chosen, kinds = kinds_of([steps, own, life], run.population, fresh, every=every, apart=changed)
     delta = run.population.delta[chosen]
     planned = _again(second, steps.of(chosen), delta)
     recorded = planned if _same(steps, own) else _again(second, own.of(chosen), delta)
@@ -116,12 +142,17 @@ def verify(
     again = np.stack([planned, recorded, whole])
     return Verification(
         run=run.about.id,
+        name=run.name,
+        done=run.history.done,
+        rounds=run.plan.rounds,
         accountant=second.name,
         counted=int((~np.isnan(again).any(axis=0)).sum()),
         kinds=kinds,
+        answered=run.answered,
         classes=_by_class(run, chosen, again),
         records=tuple(records),
-        budgets=tuple(_of_budgets(run, fresh, now, chosen, again, second)),
+        budgets=tuple(_of_budgets(run, fresh, budgets, chosen, again, second)),
+        elsewhere=tuple(elsewhere),
     )
 
 
@@ -138,12 +169,17 @@ def _of_files(run: Run, fresh: Certificate) -> Iterator[Finding]:
     yield finding("plan", certificate.plan == plan.digest(), "the certificate is of this plan", run.broken)
     fits = certificate.population == population.digest()
     yield finding("population", fits, "the certificate is of these clients and budgets", run.broken)
-    odd = _other(jsonfile.loads(run.files.certificate.read_bytes()), jsonfile.loads(fresh.to_json()))
+    odd = other_entries(run, fresh)
     said = "every entry is what the first accountant says of the plan now"
     yield finding("certificate", not odd, said, f"not what the first accountant says now: {', '.join(odd)}")
     odd = _other_settings(run)
     said = "method, its parameters and randomness of config.toml are those of the plan"
     yield finding("settings", not odd, said, f"config.toml and plan differ in {', '.join(odd)}")
+
+
+def other_entries(run: Run, fresh: Certificate) -> list[str]:
+    """Return the entries of a run's certificate.json that differ from a fresh certificate of its plan."""
+    return _other(jsonfile.loads(run.certificate_text), jsonfile.loads(fresh.to_json()))
 
 
 def _other(said: dict[str, Any], again: dict[str, Any]) -> list[str]:
@@ -179,13 +215,32 @@ def _of_history(run: Run) -> Finding:
     return finding("history", fits, said, f"{said}, not each of them once")
 
 
+def _of_answers(run: Run) -> Finding:
+    """Find whether no round was released in which too few clients answered, and none is told twice."""
+    heard = run.answers
+    rounds, stops = [each.round for each in heard], [each.round for each in heard if not each.enough]
+    fits = rounds == sorted(set(rounds)) and set(stops) <= {run.history.done + 1}
+    return finding("answers", fits, run.answered, f"round {stops or rounds} is on record out of its turn")
+
+
+def _of_audit(run: Run) -> Finding:
+    """Find whether attacks contradict what is certified of some budget class."""
+    found, names = read_audit(run), [run.classes[0][k] for k in contradictions(run)]
+    assert found is not None
+    said = f"attacked in {found.games:,} games, made {found.made}: nothing contradicts the certificate"
+    otherwise = statements.contradicted(names, found.contradictions)
+    return finding("audit", not names, said, f"{otherwise[:1].lower()}{otherwise[1:]}")
+
+
 def _of_data(run: Run) -> Finding:
     name = build_task(run.config, load_data(run.config), run.population, run.files.secret()).name
     said = "settings, clients, records and first model are those that the run was made from"
     return finding("data", name == run.about.id, said, "the run was made from others than are there now")
 
 
-def _of_ledger(run: Run, fresh: Certificate, accounts: Accounts, ledger: LedgerReader) -> Iterator[Finding]:
+def _of_ledger(
+    run: Run, fresh: Certificate, accounts: Accounts, ledger: LedgerReader, elsewhere: Sequence[str]
+) -> Iterator[Finding]:
     assert run.ledger is not None
     done, rounds = run.history.done, run.plan.rounds
     reserved, committed = run.ledger.reserved, run.ledger.committed
@@ -198,7 +253,7 @@ def _of_ledger(run: Run, fresh: Certificate, accounts: Accounts, ledger: LedgerR
     fits = committed <= done <= reserved <= done + 1 and (not run.finished or committed == rounds)
     said = f"{committed} rounds released, {reserved - committed} reserved; history has {done}"
     yield finding("rounds on record", fits, said, f"{said}: they do not fit")
-    yield from reconcile(ledger, run)
+    yield from reconcile(ledger, run, elsewhere)
 
 
 def _of_checkpoint(run: Run) -> Finding:
@@ -226,7 +281,7 @@ def _by_class(run: Run, chosen: Ints, again: Floats) -> tuple[Counted, ...]:
 
 
 def _of_budgets(
-    run: Run, fresh: Certificate, now: Floats, chosen: Ints, again: Floats, second: Accountant
+    run: Run, fresh: Certificate, changed: "Budgets", chosen: Ints, again: Floats, second: Accountant
 ) -> Iterator[Finding]:
     """Yield the findings on budgets; `again` has (3, K) epsilons: of the plan, the run and all runs."""
     planned, recorded, life = again
@@ -253,14 +308,27 @@ def _of_budgets(
         said = f"client {fresh.clients[over[0]]}: {fresh.spent[over[0]]:.6g} by the first accountant"
         yield Finding("budgets, by the plan", False, f"{said}, not {fresh.budget[over[0]]:.6g}")
     else:
-        yield _bounded("budgets, by the plan", planned, budget, "no client’s budget is passed", names)
+        yield _bounded(
+            "budgets, by the plan", planned, budget, "no budget that it was made for is passed", names
+        )
     said = "what is on record costs no more than the certificate says"
     found = [_bounded("budgets, by the ledger", recorded, certified, said, names)]
-    if run.ledger and run.ledger.other_runs:
-        said = f"with {run.ledger.other_runs} more runs on the ledger, no client’s budget is passed"
-        found.append(_bounded("budgets, over all runs", life, now[chosen], said, names))
+    if run.ledger and (run.ledger.other_runs or changed.some):
+        others = f", with {run.ledger.other_runs} more runs on the ledger" if run.ledger.other_runs else ""
+        said = f"no budget was passed when it was charged{others}"
+        found.append(_bounded("budgets, over all runs", life, changed.charged[chosen], said, names))
     for each in found:
         yield each if tight or each.holds else Finding(each.what, None, LOOSE)
+    low = changed.now[chosen]
+    if len(below := np.flatnonzero((low < changed.charged[chosen]) & (life > low + precision(low)))):
+        worst = below[int(np.argmax(life[below] - low[below]))]
+        said = (
+            f"by {len(below)} of {len(names)} clients counted, to less than was spent already, such as client"
+        )
+        said += (
+            f" {names[worst]}: {low[worst]:.6g}, spent {life[worst]:.6g}; no further round is charged to them"
+        )
+        yield Finding("budgets, lowered since", True, said)
 
 
 def _bounded(what: str, again: Floats, limit: Floats, said: str, names: Sequence[str]) -> Finding:
@@ -275,19 +343,31 @@ def _bounded(what: str, again: Floats, limit: Floats, said: str, names: Sequence
     return Finding(what, False, f"client {names[worst]}: {again[worst]:.6g}, not {limit[worst]:.6g}")
 
 
-def _changed(ledger: LedgerReader, run: Run) -> Floats:
-    """(N,) budgets with top-ups; a client that is not on record, which is a finding, has its own."""
-    known = ledger.budgets()
-    more: dict[str, float] = defaultdict(float)
+@dataclass(frozen=True)
+class Budgets:
+    """(N,) epsilon that each client allowed when it was last charged, plus later top-ups; and allows now."""
+
+    charged: Floats
+    now: Floats
+    some: bool = False  # whether any was changed
+
+
+def _changed(ledger: LedgerReader, run: Run) -> Budgets:
+    """Return budgets with all changes; a client that is not on record, which is a finding, has its own."""
+    known, by = ledger.budgets(), defaultdict[str, list[float]](list)
     for change in ledger.changes():
-        more[change.client] += max(change.by, 0.0)
-    own = zip(run.population.client, run.population.epsilon.tolist(), strict=True)
-    return np.array([known.get(name, (epsilon,))[0] + more[name] for name, epsilon in own])
+        by[change.client].append(change.by)
+    own = dict(zip(run.population.client, run.population.epsilon.tolist(), strict=True))
+    now = {name: max(known.get(name, (mine,))[0] + sum(by[name]), 0.0) for name, mine in own.items()}
+    lowered = (name for name in own if name in known and min(by[name], default=0.0) < 0)
+    charged = now | {name: ledger.charged_under(name) for name in lowered}
+    return Budgets(np.array(list(charged.values())), np.array(list(now.values())), any(by.values()))
 
 
 def to_record(found: Verification) -> dict[str, Any]:
     """As JSON holds it."""
-    names = ("run", "accountant", "kept", "whole", "counted", "kinds")
+    counts = ("done", "rounds", "accountant", "kept", "whole", "counted", "kinds")
+    names = ("run", "name", "answered", *counts, "elsewhere")
     classes, findings = found.classes, (*found.records, *found.budgets)
     lists = {"classes": [vars(each) for each in classes], "findings": [vars(each) for each in findings]}
     return {name: getattr(found, name) for name in names} | lists

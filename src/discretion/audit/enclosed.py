@@ -1,0 +1,226 @@
+"""Records of runs that a report holds, so that it can be verified without the run folders.
+
+They stand in a script element as JSON. Each run is JSON, compressed (LZMA) and written in base64. `sha256` is
+the digest of the whole page with 64 zeros in the digest's place: it shows damage and changes by hand, and
+proves nothing against somebody who writes the digest anew.
+"""
+
+import base64
+import hashlib
+import lzma
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from discretion.accounting import Certificate
+from discretion.clients.remote import Heard
+from discretion.errors import DiscretionError, FolderError, InputError
+from discretion.files import sha256
+from discretion.jsonfile import Record, dump, parse
+from discretion.ledger.excerpt import Excerpt, excerpt
+from discretion.ledger.reader import DAMAGED, LedgerReader, OnRecord
+from discretion.plan.plan import Plan
+from discretion.plan.population import Population
+from discretion.runs.config import Config, roles, unplaced
+from discretion.runs.history import History, RoundRecord
+from discretion.runs.read import Run, RunAbout
+
+Format = Literal["discretion-records/1"]
+FORMAT: Format = "discretion-records/1"
+HELD = re.compile(rb'<script type="application/json" id="records">(.*?)</script>', re.S)
+UNSEALED = "0" * 64
+MOST = 2_000_000  # characters of records in one page: about 70,000 clients, each with a budget of its own
+MOST_BYTES = 500_000_000  # of a run's records when they are unpacked
+TOO_LARGE = f"they would take more than {MOST:,} characters"
+NOT_WANTED = "it was written without them"
+HAS_PATH = "a parameter of the method looks like a path of the machine that made the plan"
+
+
+class EnclosedRecords(Record):
+    """What a page holds of one run.
+
+    Guarantees:
+        No setting that is a path, an address or a key, no answer of a client, no time of a round.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    files: dict[str, str]  # their text, by file name
+    manifest: dict[str, str]  # SHA-256 of the run's files, by file name
+    rounds: list[int]  # of the history, in its order
+    finished: bool
+    ledger: Excerpt | None
+
+
+class PageRecords(Record):
+    format: Format
+    discretion: str  # version that wrote the page
+    sha256: str
+    runs: list[str]
+    why_none: str  # why there are no runs; empty where there are
+
+    @property
+    def text(self) -> str:
+        """The records as a page holds them."""
+        return dump(self.model_dump())
+
+
+@dataclass(frozen=True, eq=False)
+class EnclosedRun(Run):
+    """One run as a page holds it."""
+
+    enclosed: EnclosedRecords = field(kw_only=True)
+
+    @property
+    def finished(self) -> bool:
+        return self.enclosed.finished
+
+    @property
+    def certificate_text(self) -> str:
+        return self.enclosed.files["certificate.json"]
+
+    @cached_property
+    def audit_text(self) -> str | None:
+        return self.enclosed.files.get("audit.json")
+
+    @cached_property
+    def history(self) -> History:
+        return History(tuple(RoundRecord(number, None, math.inf) for number in self.enclosed.rounds))
+
+    @cached_property
+    def answers(self) -> list[Heard]:
+        return []  # they tell whose coins came up: no page holds them
+
+    @cached_property
+    def ledger(self) -> OnRecord | None:
+        known = self.enclosed.ledger
+        if known is None:
+            return None
+        refusals = np.zeros(len(self.population), dtype=np.int64)
+        for row in known.rounds:
+            refusals[[place for place in row.refused if 0 <= place < len(refusals)]] += 1
+        last = known.rounds[-1].refused if known.rounds else []
+        committed = sum(row.state == "committed" for row in known.rounds)
+        refusing = np.array(last, dtype=np.int64)
+        # other runs are not in the page: `verify_page` says so
+        idle = sum(len(set(row.refused)) == len(refusals) for row in known.rounds)
+        return OnRecord(len(known.rounds), committed, 0, refusals, refusing, "", "", idle)
+
+    @cached_property
+    def damaged(self) -> list[str]:
+        """The enclosed files that are not those of the manifest."""
+        return [
+            name
+            for name, text in self.enclosed.files.items()
+            if hashlib.sha256(text.encode()).hexdigest() != self.enclosed.manifest.get(name)
+        ]
+
+
+def enclose(runs: Sequence[Run], wanted: bool = True) -> PageRecords:
+    """Return the records of runs for a page, not yet sealed; where there can be none, why."""
+    why = "" if wanted else NOT_WANTED
+    if any(unplaced(value) != value for run in runs for value in run.plan.parameters.values()):
+        why = why or HAS_PATH
+    packed = [] if why else [_pack(run) for run in runs]
+    if sum(map(len, packed)) > MOST:
+        packed, why = [], TOO_LARGE
+    return PageRecords(
+        format=FORMAT, discretion=version("discretion"), sha256=UNSEALED, runs=packed, why_none=why
+    )
+
+
+def _pack(run: Run) -> str:
+    files = run.files
+    held = (files.population, files.plan, files.certificate, files.about)
+    audit = {files.audit.name: run.audit_text} if run.audit_text is not None else {}
+    record = EnclosedRecords(
+        name=run.name,
+        settings=run.config.public(),
+        files={path.name: path.read_bytes().decode() for path in held} | audit,
+        manifest={path.name: sha256(path) for path in (files.config, *held)}
+        | {name: hashlib.sha256(text.encode()).hexdigest() for name, text in audit.items()},
+        rounds=[line.round for line in run.history.lines],
+        finished=run.finished,
+        ledger=_excerpt(run),
+    )
+    return base64.b64encode(lzma.compress(dump(record.model_dump()).encode())).decode()
+
+
+def _excerpt(run: Run) -> Excerpt | None:
+    """Return the ledger's rows of a run; None where no ledger can be read."""
+    if run.ledger is None:
+        return None
+    try:
+        with LedgerReader(run.files.ledger(run.config)) as ledger:
+            return excerpt(ledger, run.about.id, run.population.client, run.ledger.other_runs)
+    except DAMAGED:
+        return None
+
+
+def seal(page: str) -> str:
+    """Return a page with its own digest in its records."""
+    digest = hashlib.sha256(page.encode()).hexdigest()
+    return page.replace(f'"sha256": "{UNSEALED}"', f'"sha256": "{digest}"', 1)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report as it was read: its runs, and whether it is in every character as it was written."""
+
+    runs: tuple[EnclosedRun, ...]
+    unchanged: bool
+    sha256: str  # of the file
+    discretion: str
+
+
+def read_page(path: Path) -> Page:
+    """Read a report and the runs in it; raise where it holds none, or what no report holds."""
+    try:
+        content = path.read_bytes()
+    except OSError as problem:
+        raise InputError(f"cannot read {path}: {problem.strerror}") from None
+    held = HELD.findall(content)
+    if len(held) != 1:
+        raise InputError(
+            f"{path} is no report of Discretion: expected one element of records, found {len(held)}"
+        )
+    try:
+        records = parse(held[0].decode(), PageRecords, "report")
+        runs = tuple(_unpacked(text) for text in records.runs)
+    except (DiscretionError, ValueError, EOFError, lzma.LZMAError, MemoryError) as problem:
+        raise FolderError(f"the records in {path} cannot be read: they were changed. {problem}") from None
+    if not runs:
+        raise InputError(f"{path} holds no records: {records.why_none}. Verify the run folder instead.")
+    written = content.replace(f'"sha256": "{records.sha256}"'.encode(), f'"sha256": "{UNSEALED}"'.encode(), 1)
+    unchanged = hashlib.sha256(written).hexdigest() == records.sha256
+    return Page(runs, unchanged, hashlib.sha256(content).hexdigest(), records.discretion)
+
+
+def _unpacked(text: str) -> EnclosedRun:
+    unpack = lzma.LZMADecompressor()
+    content = unpack.decompress(base64.b64decode(text, validate=True), MOST_BYTES)
+    if not unpack.eof:
+        raise ValueError(f"found records that are cut short, or of more than {MOST_BYTES:,} bytes")
+    record = parse(content.decode(), EnclosedRecords, "record of a run")
+    files = record.files
+    if odd := {"population.csv", "plan.json", "certificate.json", "run.json"} ^ (set(files) - {"audit.json"}):
+        raise ValueError(f"found files missing or too many: {', '.join(sorted(odd))}")
+    run = EnclosedRun(
+        folder=Path(record.name),
+        config=Config.validated(record.settings, list(roles(Config)), "settings"),
+        about=parse(files["run.json"], RunAbout, "run.json"),
+        population=Population.from_text(files["population.csv"], "population.csv"),
+        plan=Plan.from_json(files["plan.json"]),
+        certificate=Certificate.from_json(files["certificate.json"]),
+        enclosed=record,
+    )
+    if not (run.population.client == run.plan.clients == run.certificate.clients):
+        raise ValueError("population, plan and certificate name different clients")
+    return run

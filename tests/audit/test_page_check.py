@@ -1,0 +1,285 @@
+"""A report is verified by the records in it; a page or a record that was changed is noticed."""
+
+import base64
+import json
+import lzma
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from discretion.accounting import Pld
+from discretion.audit import enclosed
+from discretion.audit.page_check import ELSEWHERE, verify_page
+from discretion.audit.verdicts import verdict
+from discretion.audit.verify import Verification, verify
+from discretion.cli import main
+from discretion.errors import FolderError, InputError, LedgerError, UnverifiedError
+from discretion.ledger.ledger import Ledger
+from discretion.plan.population import Population
+from discretion.report import write
+from discretion.runs.read import read_run
+from support.run_folders import BARE, make_run, trained
+
+Record = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("pages")
+    ledger = home / "ledger.sqlite"
+    return trained(home / "run", f"ledger={ledger}", "about.contact=someone@example.org")
+
+
+@pytest.fixture(scope="module")
+def original(folder: Path) -> Path:
+    page = folder.parent / "report.html"
+    write([folder], page)
+    return page
+
+
+@pytest.fixture
+def page(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(original, tmp_path / "report.html"))
+
+
+def check(page: Path) -> Verification:
+    (found,) = verify_page(page, Pld())
+    return found
+
+
+def failing(found: Verification) -> set[str]:
+    return {each.what for each in (*found.records, *found.budgets) if not each.holds}
+
+
+def held(page: Path) -> Record:
+    found = enclosed.HELD.search(page.read_bytes())
+    assert found
+    return dict(json.loads(found[1]))
+
+
+def unpacked(page: Path) -> Record:
+    return dict(json.loads(lzma.decompress(base64.b64decode(held(page)["runs"][0]))))
+
+
+def forge(page: Path, edit: Callable[[Record], None]) -> None:
+    """Change the records, and seal the page again as whoever has read the source can do."""
+    record, before = unpacked(page), held(page)
+    edit(record)
+    runs = [base64.b64encode(lzma.compress(json.dumps(record).encode())).decode()]
+    text = page.read_text(encoding="utf-8").replace(before["runs"][0], runs[0])
+    page.write_text(enclosed.seal(text.replace(before["sha256"], enclosed.UNSEALED)), encoding="utf-8")
+
+
+def in_file(name: str, edit: Callable[[Record], None]) -> Callable[[Record], None]:
+    def change(record: Record) -> None:
+        inner = json.loads(record["files"][name])
+        edit(inner)
+        record["files"][name] = json.dumps(inner)
+
+    return change
+
+
+def test_a_page_says_what_its_folder_says(page: Path, folder: Path) -> None:
+    found, there = check(page), verify(folder, Pld())
+    assert found.whole and found.kept and found.elsewhere == ELSEWHERE
+    assert found.classes == there.classes and found.budgets == there.budgets
+    same = {each.what: each for each in found.records}
+    needs = {each.what for each in there.records if each.what not in same}
+    assert needs == {"ledger, row by row", "checkpoint"}
+    assert all(same[each.what] == each for each in there.records if each.what in same)
+
+
+@pytest.mark.parametrize("text", ["within budget", "98.", "someone@example.org", "simulation"])
+def test_a_changed_word_of_the_page_is_found(page: Path, text: str) -> None:
+    content = page.read_text(encoding="utf-8")
+    assert text in content
+    page.write_text(content.replace(text, text[:-1] + "1"), encoding="utf-8")
+    assert failing(check(page)) == {"page"}
+    done = CliRunner().invoke(main.app, ["verify", str(page)])
+    assert isinstance(done.exception, LedgerError) and "it was changed after it was written" in str(
+        done.exception
+    )
+
+
+def lower(record: Record) -> None:
+    record["spent"][0] *= 0.5
+
+
+def forget(record: Record) -> None:
+    record["ledger"]["rounds"].pop()
+
+
+def richer(record: Record) -> None:
+    record["ledger"]["clients"][0]["epsilon"] = 99.0
+
+
+def other_prices(record: Record) -> None:
+    record["ledger"]["run"]["rows"] = "0" * 64
+
+
+def other_method(record: Record) -> None:
+    record["settings"]["plan"]["method"] = BARE
+
+
+def another_plan(record: Record) -> None:
+    record["ledger"]["run"]["plan"] = "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("edit", "found"),
+    [
+        (in_file("certificate.json", lower), {"certificate", "files"}),
+        (forget, {"rounds on record"}),
+        (richer, {"budgets on record"}),
+        (other_prices, {"plan on record, by digest"}),
+        (another_plan, {"ledger"}),
+        (other_method, {"settings"}),
+    ],
+)
+def test_a_changed_record_is_found_though_the_page_is_sealed_again(
+    page: Path, edit: Callable[[Record], None], found: set[str]
+) -> None:
+    forge(page, edit)
+    assert found <= failing(check(page)) and "page" not in failing(check(page))
+
+
+def test_another_plan_or_budget_is_not_that_of_the_certificate(page: Path) -> None:
+    def looser(record: Record) -> None:
+        record["files"]["population.csv"] = record["files"]["population.csv"].replace("c1,", "c1,9", 1)
+
+    forge(page, looser)
+    assert {"population", "certificate", "files"} <= failing(check(page))
+
+
+def test_what_is_no_report_or_cut_short_is_refused(page: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.html"
+    other.write_text("<p>a page</p>", encoding="utf-8")
+    with pytest.raises(InputError, match="no report of Discretion: expected one element of records, found 0"):
+        verify_page(other)
+    with pytest.raises(InputError, match="cannot read"):
+        verify_page(tmp_path / "none.html")
+    text, packed = page.read_text(encoding="utf-8"), held(page)["runs"][0]
+    for damaged in (packed[:-8], packed[4:], "AAAA", "!"):
+        page.write_text(text.replace(packed, damaged), encoding="utf-8")
+        with pytest.raises(FolderError, match="cannot be read: they were changed"):
+            verify_page(page)
+    page.write_text(text.replace('"why_none"', '"why"'), encoding="utf-8")
+    with pytest.raises(FolderError, match="not a Discretion report"):
+        verify_page(page)
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda record: record["files"].pop("plan.json"), "plan.json"),
+        (
+            lambda record: record["files"].update(
+                {"population.csv": "client,epsilon,delta,size\nx,1,1e-5,3\n"}
+            ),
+            "name",
+        ),
+        (
+            lambda record: record["ledger"]["changes"].append({"number": 2**70, "client": "c1", "by": 1.0}),
+            "ledger",
+        ),
+        (lambda record: record["ledger"]["rounds"].append(record["ledger"]["rounds"][0]), "ledger"),
+    ],
+)
+def test_records_that_no_report_has_are_refused(
+    page: Path, edit: Callable[[Record], None], said: str
+) -> None:
+    forge(page, edit)
+    with pytest.raises(FolderError, match=said):
+        check(page)
+
+
+def test_nothing_private_is_in_the_records(page: Path, folder: Path) -> None:
+    record = unpacked(page)
+    text = json.dumps(record)
+    assert str(folder) not in text and "sqlite" not in text and "secret" not in text
+    assert set(record) == {"name", "settings", "files", "manifest", "rounds", "finished", "ledger"}
+    assert set(record["files"]) == {"population.csv", "plan.json", "certificate.json", "run.json"}
+    times = re.findall(r"\d{4}-\d\d-\d\dT", json.dumps({k: v for k, v in record.items() if k != "files"}))
+    assert not times
+    assert "key" not in record["settings"]["clients"] and "path" not in record["settings"]["data"]
+
+
+def test_where_other_runs_spend_too_the_page_leaves_it_open(tmp_path: Path) -> None:
+    shared = [f"ledger={tmp_path / 'shared.sqlite'}", "plan.share=0.4"]
+    trained(tmp_path / "a", *shared)
+    trained(tmp_path / "b", *shared, "train.learning_rate=0.2")
+    everyone = read_run(tmp_path / "a").population
+    stranger = Population.of([*everyone.epsilon, 3.0], 1e-5, 3)
+    with Ledger(tmp_path / "shared.sqlite", stranger) as ledger:
+        ledger.change_budget(everyone.client[0], 0.5, "asked by letter")
+        ledger.change_budget(stranger.client[-1], 0.5, "not of these runs")
+    page = tmp_path / "report.html"
+    write([tmp_path / "b"], page)
+    found = check(page)
+    assert found.whole and found.kept is None and all(each.life is None for each in found.classes)
+    text = json.dumps(unpacked(page))
+    assert "letter" not in text and f'"{stranger.client[-1]}"' not in text
+    done = CliRunner().invoke(main.app, ["verify", str(page), "--json"])
+    record = json.loads(done.stdout)
+    assert isinstance(done.exception, UnverifiedError) and record["verified"] is None
+    assert record["verdict"].endswith("could not be judged: budgets, over all runs.")
+    assert "unknown" in CliRunner().invoke(main.app, ["verify", str(page)]).stdout
+
+
+def test_a_page_without_records_says_why(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "bare.html"
+    done = CliRunner().invoke(main.app, ["report", str(folder), "--no-records", "-o", str(page)])
+    assert done.exit_code == 0 and "it holds no records: it was written without them" in page.read_text()
+    with pytest.raises(
+        InputError, match="holds no records: it was written without them. Verify the run folder"
+    ):
+        verify_page(page)
+    monkeypatch.setattr(enclosed, "MOST", 10)
+    write([folder], page)
+    with pytest.raises(InputError, match="they would take more than 2,000,000 characters"):
+        verify_page(page)
+    monkeypatch.undo()
+    monkeypatch.setattr(enclosed, "unplaced", lambda value: "x")
+    assert enclosed.enclose([read_run(folder)]).why_none == enclosed.HAS_PATH
+
+
+def test_a_run_without_a_ledger_and_one_that_is_not_over(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    write([make_run(tmp_path / "run", finished=False)], page)
+    found = check(page)
+    assert "ledger" in failing(found) and found.whole is False  # rounds are done, but none is on record
+    write([make_run(tmp_path / "new", accuracy=(), finished=False)], page)
+    assert "ledger" not in failing(check(page))
+
+
+def test_the_last_sentence_is_the_verdict(page: Path, folder: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(main.app, ["verify", str(page)])
+    assert done.exit_code == 0
+    last = " ".join(done.stdout.split()).rpartition("Verdict: ")[2]
+    assert last.startswith("verified. The records of") and "every budget was kept, counted again" in last
+    assert last.endswith(f"what needs the run folder: {', '.join(ELSEWHERE)}.")
+    both = tmp_path / "both.html"
+    bare = trained(tmp_path / "bare", "plan.method=fedavg", "train.accept_no_privacy=true")
+    write([folder, bare], both)
+    found = verify_page(both, Pld())
+    holds, said = verdict(found, "both.html")
+    assert holds is False and said.startswith(
+        "Verdict: not kept. both.html, run bare: budgets, by the plan: "
+    )
+    with pytest.raises(InputError, match="--data"):
+        CliRunner().invoke(main.app, ["verify", str(page), "--data"], catch_exceptions=False)
+
+
+def test_so_far_is_not_the_whole(folder: Path) -> None:
+    found = replace(verify(folder, Pld()), done=2)
+    assert "every budget is kept so far (2 of 4 rounds)" in verdict([found], "run")[1]
+    some = replace(found, kinds=found.kinds + 1)
+    assert "counted again, of a sample of the clients" in verdict([some], "run")[1]
