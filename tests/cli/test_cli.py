@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,7 +119,8 @@ def test_a_run_is_told_where_to_train(discretion: Cli, small_config: Path, tmp_p
 
 
 def test_init_then_run_then_report(discretion: Cli, small_config: Path, tmp_path: Path) -> None:
-    assert json.loads(discretion("init", "other.toml", "--json").out) == {"config": "other.toml"}
+    made = json.loads(discretion("init", "other.toml", "--json").out)
+    assert made == {"config": "other.toml", "unit": "client"}
     assert discretion("init", "new.toml").code == 0
     again = discretion("init", "new.toml")
     assert again.code == 2 and "exists already" in again.err
@@ -299,7 +301,7 @@ def test_one_method_is_explained_with_its_parameters_and_modes(discretion: Cli, 
 def test_plan_takes_the_papers_accounting_and_warns(discretion: Cli, people: Path) -> None:
     words = ("plan", "gdpfed", str(people), "--rounds", "5", "--rate", "0.5")
     paper = discretion(*words, "--accounting", "paper")
-    assert paper.code == 0 and "Paper mode: not the stated guarantee." in " ".join(paper.out.split())
+    assert paper.code == 3 and "Paper mode: not the stated guarantee." in " ".join(paper.out.split())
     same = discretion(*words, "-p", "accounting=paper")
     assert same.out == paper.out
     tight = discretion(*words, "--accounting", "tight")
@@ -390,3 +392,11 @@ def test_what_the_papers_charge_stands_beside_what_is_true(discretion: Cli) -> N
     assert {row["verdict"] for row in rows} == {"kept", "broken", "unproven"}
     for words in (["check"], ["check", "--accounting", "guess"]):
         assert discretion(*words).code == 2
+
+
+def test_every_evaluated_round_is_in_the_log(discretion: Cli, small_config: Path) -> None:
+    words = ("run", str(small_config), "--out", "runs/logged", "-c", "plan.rounds=30", "--no-report")
+    done = discretion(*words, "-c", "train.evaluate_every=10")
+    for number in (10, 20, 30):
+        assert re.search(rf"round {number} of 30: +\d+\.\d%  spent", done.err)
+    assert re.search(r"round 3 of 30: +spent", done.err)

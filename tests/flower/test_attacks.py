@@ -129,6 +129,7 @@ def test_a_server_that_asks_for_more_than_was_agreed_on_is_refused(network: Netw
 
     def join(**more: Any) -> Join:
         fields = {"size": 60, "model": "mlp", "shapes": task.clients.shapes, "local": local}
+        fields |= {"records": task.records}
         return Join(**(about | fields | more))
 
     def train(round_: int, **more: Any) -> Train:

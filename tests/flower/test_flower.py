@@ -1,6 +1,7 @@
 """Runs on Flower, with a real SuperLink, nodes and guards on loopback, TLS and node keys."""
 
 import html
+import json
 
 import numpy as np
 import pytest
@@ -18,6 +19,17 @@ from support.on_record import epsilon_on_record
 def test_a_run_on_flower_is_the_run_in_one_process(network: Network) -> None:
     network.renew(5)
     check_same_as_in_one_process(network)
+
+
+def test_guards_are_asked_by_flower_before_a_run_and_after_it(network: Network) -> None:
+    network.renew(5)
+    before = [door.passed for door in network.doors.values()]
+    network.do("doctor", "config.toml", "-c", "clients.where=flower")
+    assert [door.passed for door in network.doors.values()] == before
+    network.complete("asked")
+    network.do("ledger", "asked", "--reconcile")
+    said = json.loads((network.folder / "asked" / "statements.json").read_text())["clients"]
+    assert [each["signed"]["statement"]["rounds"] for each in said] == [3] * 5
 
 
 def test_a_budget_that_ends_early_refuses_from_that_round_on(network: Network) -> None:

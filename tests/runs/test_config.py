@@ -120,3 +120,30 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         broken.write_bytes(content.encode())
         with pytest.raises(ConfigError, match="not valid TOML"):
             config.read(broken)
+
+
+def test_who_does_it_and_why_decides_nothing_and_is_shown() -> None:
+    made = config.make({"about": {"operator": "Ward 4", "contact": "/home/officer"}})
+    assert made.identity() == config.Config().identity()
+    assert (
+        made.anchored().public()["about"]["contact"] == "/home/officer"
+    )  # words, even if they look like a path
+    assert "[about]" in config.template()
+    with pytest.raises(ConfigError, match="about.purpose: string should have at most 300"):
+        config.make({"about": {"purpose": "x" * 301}})
+
+
+def test_where_test_records_come_from_is_a_word_or_a_path() -> None:
+    held_out, table = (
+        config.make({"data": {"test": test}}).anchored().data for test in ("held-out", "a.csv")
+    )
+    assert (held_out.test, held_out.test_file) == ("held-out", "")
+    assert table.test == table.test_file == str(Path("a.csv").absolute())
+
+
+def test_how_a_table_is_written_does_not_name_a_run() -> None:
+    """The same records in another spreadsheet's form are the same run."""
+    form = {"label_column": "a", "client_column": "b", "encoding": "cp1252", "decimal": ",", "hold_out": 0.1}
+    assert set(form) == set(config.READING)
+    assert config.make({"data": form}).identity() == config.make({}).identity()
+    assert config.make({"data": {"alpha": 2.0}}).identity() != config.make({}).identity()

@@ -12,11 +12,11 @@ import safetensors.numpy
 
 from discretion.cli import main
 from discretion.errors import FolderError, InputError
-from discretion.runs import config
+from discretion.runs import config, manifest
 from discretion.runs.execute import Progress, execute
 from discretion.runs.folder import RunFolder, read_checkpoint, read_sealed, write_checkpoint
 from discretion.runs.history import RoundRecord, parse_answers
-from discretion.runs.manifest import compare, write_manifest
+from discretion.runs.manifest import audit_of, compare, write_audit, write_manifest
 from discretion.runs.prepare import prepare
 from discretion.runs.read import read_run
 from discretion.training.loop import State
@@ -56,19 +56,21 @@ def damaged(content: bytes, chance: random.Random) -> bytes:
 
 
 MADE = ("config.toml", "population.csv", "plan.json", "certificate.json", "run.json", "manifest.json")
-STOPPED = (*MADE, ".key", "history.jsonl", "checkpoint.safetensors")
-FINISHED = (*MADE, "history.jsonl", "profile.json", "model.safetensors")
+STOPPED = (*MADE, ".key", "history.jsonl", "checkpoint.safetensors", "audit.json")
+FINISHED = (*MADE, "history.jsonl", "profile.json", "model.safetensors", "audit.json")
 
 
 @pytest.mark.parametrize("name", STOPPED)
 def test_a_stopped_run_with_a_damaged_file_is_refused(name: str, stopped: Path, tmp_path: Path) -> None:
     run = copied(stopped, tmp_path)
+    write_audit(run, b"no audit, but listed")
     every_damage_is_named(run.path / name, run)
 
 
 @pytest.mark.parametrize("name", FINISHED)
 def test_a_finished_run_with_a_damaged_file_is_refused(name: str, small_run: Path, tmp_path: Path) -> None:
     run = copied(small_run, tmp_path)
+    write_audit(run, b"no audit, but listed")
     every_damage_is_named(run.path / name, run)
 
 
@@ -80,10 +82,7 @@ def every_damage_is_named(path: Path, run: RunFolder) -> None:
         with pytest.raises(FolderError) as problem:
             execute(run)
         said = str(problem.value)
-        if path.name == "manifest.json":  # any file may seem to be the wrong one
-            assert "manifest.json" in said
-        else:
-            assert path.name in said and "damaged" in said
+        assert f"{path} is damaged or was changed" in said or f"cannot read {path}" in said
     path.unlink()
     with pytest.raises((FolderError, InputError), match=path.name):
         execute(run)
@@ -109,6 +108,21 @@ def test_every_command_refuses_a_damaged_folder_by_code_4(
     assert main.app.info.help and "4 a ledger said no or a file is damaged" in main.app.info.help
 
 
+def test_check_compares_single_files_of_a_run(discretion: Cli, small_run: Path, tmp_path: Path) -> None:
+    run = copied(small_run, tmp_path)
+    elsewhere = shutil.copy(run.population, tmp_path / "population.csv")
+    assert discretion("check", str(run.plan), str(run.population)).code == 0
+    text = run.population.read_text()
+    changed = text.replace(text.splitlines()[1], text.splitlines()[1].replace(",", ",9", 1))
+    run.population.write_text(changed)
+    done = discretion("check", str(run.plan), str(run.population))
+    assert done.code == 4 and "population.csv is damaged or was changed" in " ".join(done.err.split())
+    assert discretion("check", str(run.plan), str(elsewhere)).code == 0
+    run.plan.write_text(run.plan.read_text() + "\n")
+    done = discretion("check", str(run.plan), str(elsewhere))
+    assert done.code == 4 and "plan.json is damaged or was changed" in " ".join(done.err.split())
+
+
 def test_a_folder_without_a_manifest_is_of_another_version(small_run: Path, tmp_path: Path) -> None:
     run = copied(small_run, tmp_path)
     run.manifest.unlink()
@@ -122,9 +136,14 @@ def test_files_that_the_manifest_does_not_list_are_refused(small_run: Path, tmp_
     with pytest.raises(FolderError, match=r"answers\.jsonl, which manifest\.json does not list"):
         read_run(run)
     run.answers.unlink()
-    listed = json.loads(run.manifest.read_text())
-    listed["files"]["../other"] = "0" * 64
-    run.manifest.write_text(json.dumps(listed))
+    run.audit.write_text("{}")
+    with pytest.raises(
+        FolderError, match=r"audit\.json, which manifest\.json does not list\. Restore it .* or"
+    ):
+        read_run(run)
+    run.audit.unlink()
+    listed = json.loads(run.manifest.read_text())["files"]
+    manifest._write(run, listed | {"../other": "0" * 64})
     with pytest.raises(FolderError, match=r"wrong are '\.\./other'"):
         read_run(run)
 
@@ -155,6 +174,8 @@ ODD = {
     "no round": {"round": np.array([0])},
     "a scale that is none": {"scale": np.array([np.nan])},
     "a stranger": {"other": np.zeros(1, np.float32)},
+    "a number that is none": {"model": np.full(9, np.nan, np.float32)},
+    "an infinite number": {"memory": np.full((1, 9), np.inf, np.float32)},
 }
 
 
@@ -224,5 +245,77 @@ def test_a_manifest_lists_what_is_there_and_what_is_coming(tmp_path: Path) -> No
     run.config.write_bytes(b"")
     write_manifest(run, {run.model: b""})
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    files = {"config.toml": empty, "model.safetensors": empty}
-    assert json.loads(run.manifest.read_text()) == {"format": "discretion-manifest/1", "files": files}
+    found = json.loads(run.manifest.read_text())
+    assert found["format"] == "discretion-manifest/1"
+    assert found["files"] == {"config.toml": empty, "model.safetensors": empty}
+
+
+def test_a_manifest_with_another_digest_is_not_taken_for_another_file(
+    small_run: Path, tmp_path: Path
+) -> None:
+    run = copied(small_run, tmp_path)
+    listed = json.loads(run.manifest.read_text())["files"]["certificate.json"]
+    other = listed[:-1] + ("0" if listed[-1] != "0" else "1")
+    run.manifest.write_text(run.manifest.read_text().replace(listed, other))
+    with pytest.raises(FolderError, match=r"manifest\.json is damaged .* not the SHA-256 that is in it"):
+        read_run(run)
+
+
+STEPS = ("write_safely", "_write", "_put_in_place")
+
+
+@pytest.mark.parametrize("before", [None, b"first"])
+@pytest.mark.parametrize("after", [False, True], ids=["before it", "after it"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_while_an_audit_is_kept_loses_none(
+    step: str,
+    after: bool,
+    before: bytes | None,
+    small_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = copied(small_run, tmp_path)
+    if before:
+        write_audit(run, before)
+    listed = json.loads(run.manifest.read_text())["files"]
+
+    def crash_at(step: str, content: bytes) -> None:
+        whole = getattr(manifest, step)
+
+        def crash(*arguments: object) -> None:
+            if after:
+                whole(*arguments)
+            raise Interrupted
+
+        with monkeypatch.context() as patched, pytest.raises(Interrupted):
+            patched.setattr(manifest, step, crash)
+            write_audit(run, content)
+
+    crash_at(step, b"second")
+    compare(run)
+    new = (STEPS.index(step), after) >= (1, True)
+    assert audit_of(run) == ("second" if new else before.decode() if before else None)
+    crash_at("_write", b"third")
+    compare(run)
+    assert audit_of(run) == ("third" if after else "second" if new else before.decode() if before else None)
+    write_audit(run, b"fourth")
+    compare(run)
+    assert run.audit.read_text() == audit_of(run) == "fourth" and not run.next_audit.exists()
+    now = json.loads(run.manifest.read_text())["files"]
+    assert {name: now[name] for name in listed if name != "audit.json"} == {
+        name: digest for name, digest in listed.items() if name != "audit.json"
+    }
+
+
+def test_an_audit_stays_when_the_run_goes_on_and_is_not_kept_meanwhile(stopped: Path, tmp_path: Path) -> None:
+    run = copied(stopped, tmp_path)
+    write_audit(run, b"kept")
+
+    def meanwhile(progress: Progress) -> None:
+        with pytest.raises(InputError, match="is being run by another process"):
+            write_audit(run, b"other")
+
+    assert execute(run, on_round=meanwhile).finished
+    compare(run)
+    assert audit_of(run) == "kept"

@@ -1,6 +1,7 @@
 """The command `audit`: attack a plan, and compare what the attacks show with the certificate."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,19 +12,19 @@ from typer import Argument, Option
 
 from discretion.accounting import Certificate, certify
 from discretion.audit import statements
-from discretion.audit.attack import CHANCE, Audit, Shown, playable, to_json
+from discretion.audit.attack import CHANCE, FEWEST, Audit, Shown, playable, to_json
 from discretion.audit.attack import audit as attack
 from discretion.audit.training_canaries import audit_training
 from discretion.cli import Json, Override, output
 from discretion.errors import BudgetError, InputError
-from discretion.files import write_safely
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
 from discretion.report import numbers
 from discretion.runs import config
 from discretion.runs.build import fitted, load_data, plan_of, server_of
 from discretion.runs.config import Config
-from discretion.runs.folder import RunFolder
+from discretion.runs.folder import RunFolder, alone
+from discretion.runs.manifest import write_audit
 from discretion.runs.prepare import build_task, first_model
 from discretion.runs.read import read_run
 from discretion.training.loop import State
@@ -31,13 +32,16 @@ from discretion.training.loop import State
 
 def audit(
     target: Annotated[Path, Argument(metavar="RUN|CONFIG", help="A run folder, or a config.toml.")],
-    games: Annotated[int | None, Option(min=10, help="How often to play the plan; else enough.")] = None,
+    games: Annotated[
+        int | None,
+        Option(min=1, help="How often to play the plan; else enough. With --train: to train; else 1."),
+    ] = None,
     seconds: Annotated[
-        float | None, Option(min=0, help="How long to play, in place of a number of games.")
+        float | None, Option(help="How long to play, in place of a number of games; the rest comes on top.")
     ] = None,
     seed: Annotated[int, Option(min=0, help="Seed of the canaries' coins and of seeded plans.")] = 0,
     train: Annotated[
-        bool, Option("--train", help="Attack one real training run instead: a simulation, with its data.")
+        bool, Option("--train", help="Attack real training runs instead: simulations, with their data.")
     ] = False,
     change: Override = None,
     json_: Json = False,
@@ -47,22 +51,26 @@ def audit(
     Some clients become canaries, whose updates an attacker knows, and fair coins decide whether they are in.
     The plan is executed again and again by the real sampler, clipping and noise, without data; how well the
     attacker tells who was in gives a lower bound on epsilon, beside the upper bound of the certificate. Of a
-    run, the result is kept in its folder as audit.json. Exits with 3 where the certificate is contradicted.
+    run, the result is kept in its folder as audit.json, and leads report, receipt, `show` and `verify` where
+    it contradicts the certificate. Then this command exits with 3.
 
-    With --train one training run is attacked: every second client becomes a canary, the others train on their
-    records. That shows less, whatever else the run does.
+    With --train real training is attacked: every second client becomes a canary, the others train on their
+    records. Few canaries show less than many games do; two of the bounds hold however canaries interfere. It
+    is printed only, and kept nowhere.
 
     Examples: `discretion audit runs/first`, `discretion audit config.toml --seconds 60 -c plan.rounds=20`
     """
-    if games is not None and seconds is not None:
-        raise InputError("found both --games and --seconds: give one of them")
+    _check(games, seconds, train)
     settings, population, plan, certificate = _found(target, change or [])
     if not playable(certificate):
         return output.answer(
             json_, {"audited": False, "why": statements.NOT_AUDITED}, note=statements.NOT_AUDITED
         )
     if train:
-        return _train(target, settings, population, plan, certificate, seed, json_)
+        return _train(target, settings, population, plan, certificate, games or 1, seed, json_)
+    if target.is_dir():
+        with alone(RunFolder(target)):
+            pass  # better now than after the games: an audit is kept only of a run that is at rest
     with output.bars(json_) as bars:
         bar = bars.add_task(plan.method, total=100, note="% of the games")
         found = attack(
@@ -75,16 +83,30 @@ def audit(
             server=server_of(settings),
             progress=lambda done: bars.update(bar, completed=100 * done),
         )
+    kept = ""
     if target.is_dir():
-        write_safely(RunFolder(target).audit, to_json(found).encode())
+        write_audit(RunFolder(target), to_json(found).encode())
+        kept = f"Kept as {RunFolder(target).audit}. To show it in the report: discretion report {target}"
     output.answer(
         json_,
         {"audited": True} | json.loads(to_json(found)),
         *_tables(found, certificate),
         statements.audited(found.games, found.chance),
+        note=kept,
     )
     if found.contradicted:
         raise BudgetError(f"the certificate of {target} is contradicted: {'; '.join(found.contradictions)}")
+
+
+def _check(games: int | None, seconds: float | None, train: bool) -> None:
+    if games is not None and seconds is not None:
+        raise InputError("found both --games and --seconds: give one of them")
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise InputError(f"found --seconds {seconds:g}, expected a number above 0")
+    if train and seconds is not None:
+        raise InputError("found --seconds with --train: give --games, the number of training runs")
+    if not train and games is not None and games < FEWEST:
+        raise InputError(f"found --games {games}, expected at least {FEWEST}: fewer games show nothing")
 
 
 def _found(target: Path, change: list[str]) -> tuple[Config, Population, Plan, Certificate]:
@@ -92,7 +114,7 @@ def _found(target: Path, change: list[str]) -> tuple[Config, Population, Plan, C
     if target.is_dir():
         if change:
             raise InputError("a run keeps its settings: leave out -c, or give its config.toml")
-        run = read_run(target)
+        run = read_run(target, audited=False)
         run.certificate.require(run.plan, accept_no_privacy=True)
         return run.config, run.population, run.plan, run.certificate
     settings = config.read(target, change).anchored()
@@ -107,10 +129,11 @@ def _train(
     population: Population,
     plan: Plan,
     certificate: Certificate,
+    runs: int,
     seed: int,
     as_json: bool,
 ) -> None:
-    """Attack one training run with the settings' data, and show a row for each budget class."""
+    """Attack training runs with the settings' data, and show a row for each budget class."""
     if settings.train.randomness != "seeded" or settings.clients.where not in ("here", "flower-sim"):
         raise InputError(
             "found settings of a deployment; --train attacks simulations only (train.randomness seeded, "
@@ -118,7 +141,7 @@ def _train(
         )
     task = build_task(settings, load_data(settings, output.say), population)
     with output.bars(as_json) as bars:
-        bar = bars.add_task(plan.method, total=plan.rounds, note="rounds")
+        bar = bars.add_task(plan.method, total=runs * plan.rounds, note="rounds")
         found = audit_training(
             plan,
             population,
@@ -128,16 +151,18 @@ def _train(
             run=f"audit {task.name}",
             seed=seed,
             server=server_of(settings),
-            progress=lambda done: bars.update(bar, completed=plan.rounds * done),
+            runs=runs,
+            progress=lambda done: bars.update(bar, completed=runs * plan.rounds * done),
         )
-    figures = output.right("canaries", "guesses", "correct", "at most: certified", "at least: attacked")
-    title = f"epsilon against {statements.observer(certificate, 'public')}: one training run"
-    table = Table("budget", *figures, title=title)
+    figures = ("canaries", "at most: certified", "at least: attacked", "if they interfere", "of any kind")
+    title = f"epsilon against {statements.observer(certificate, 'public')}: training with canaries"
+    table = Table("budget", *output.right(*figures), title=title)
     for each in found:
-        counts = map(str, (each.canaries, each.guesses, each.correct))
-        table.add_row(each.name, *counts, numbers.epsilon(each.certified), f"{each.at_least:.3g}")
-    record = {"audited": True, "chance": CHANCE, "guessed": [vars(each) for each in found]}
-    output.answer(as_json, record, table, statements.audited_run(CHANCE))
+        least = _least(each.at_least, each.contradicted)
+        others = map(statements.at_least, (each.interfering, each.any_mechanism))
+        table.add_row(each.name, f"{each.canaries:,}", numbers.epsilon(each.certified), least, *others)
+    record = {"audited": True, "chance": CHANCE, "runs": runs, "guessed": [vars(each) for each in found]}
+    output.answer(as_json, record, table, statements.audited_run(runs, CHANCE))
     if odd := [each.name for each in found if each.contradicted]:
         raise BudgetError(f"the certificate of {target} is contradicted for clients of {', '.join(odd)}")
 
@@ -148,7 +173,7 @@ def _tables(found: Audit, certificate: Certificate) -> list[Table]:
     for who in dict.fromkeys(each.adversary for each in found.shown):
         rows = tuple(replace(each, adversary="public") for each in found.shown if each.adversary == who)
         views.setdefault(rows, []).append(statements.observer(certificate, who))
-    return [_table(rows, f"epsilon against {', '.join(who)}") for rows, who in views.items()]
+    return [_table(rows, f"epsilon against {numbers.listing(who)}") for rows, who in views.items()]
 
 
 def _table(rows: Sequence[Shown], title: str) -> Table:
@@ -158,8 +183,12 @@ def _table(rows: Sequence[Shown], title: str) -> Table:
         table.add_row(
             each.name,
             numbers.epsilon(each.certified),
-            f"[bold red]{each.at_least:.3g}[/]" if each.contradictions else f"{each.at_least:.3g}",
-            f"{each.any_mechanism:.3g}",
+            _least(each.at_least, bool(each.contradictions)),
+            statements.at_least(each.any_mechanism),
             *("–" if share is None else numbers.percent(share) for share in (each.noise, each.coins)),
         )
     return table
+
+
+def _least(bound: float, contradicted: bool) -> str:
+    return f"[bold red]{statements.at_least(bound)}[/]" if contradicted else statements.at_least(bound)

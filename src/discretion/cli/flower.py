@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from discretion.cli import Json, Override, output
-from discretion.cli.guards import write_guards
+from discretion.cli import Json, Override, doctor, output
+from discretion.cli.guards import HoldOut, held_out
 from discretion.errors import InputError
-from discretion.runs import config
+from discretion.runs import config, preflight
 from discretion.runs.execute import OnRound, Progress
-from discretion.runs.history import read_history
+from discretion.runs.guard_folders import write_guards
 from discretion.runs.read import Run
 
 flower = typer.Typer(
@@ -24,17 +24,22 @@ def submit(run: Run, on_round: OnRound) -> None:
     """Do what is left of a run on Flower: its server app, another process, writes to the run folder."""
     from discretion.flower import project
 
-    seen = run.history.done
+    seen, told = run.history.done, False
 
     def look() -> None:
-        nonlocal seen
-        for line in read_history(run.files.history).lines:
+        nonlocal seen, told
+        now = run.refreshed()
+        if not told and (found := preflight.read(run.files)) is not None:
+            told = True
+            doctor.tell(found)
+        answers = {heard.round: heard.turnout for heard in now.answers}
+        for line in now.history.lines:
             if line.round > seen:
                 seen = line.round
                 spent = run.certificate.spending.share(seen)
-                on_round(Progress(seen, run.plan.rounds, line.accuracy, spent))
+                on_round(Progress(seen, run.plan.rounds, line.accuracy, spent, answers.get(seen)))
 
-    project.submit(run.folder, run.config.clients.connection, run.config.clients.home, look, output.say)
+    project.submit(run, look, output.say)
 
 
 def simulate(run: Run, on_round: OnRound) -> None:
@@ -48,7 +53,7 @@ def simulate(run: Run, on_round: OnRound) -> None:
 
     guards = run.folder / "guards"
     if not guards.exists():
-        write_guards(run.config, guards)
+        write_guards(run.config, guards, output.say)
     on_ray(run, guards, on_round)
 
 
@@ -57,6 +62,7 @@ def init(
     settings: Annotated[Path, Argument(metavar="CONFIG", help="A config.toml.")],
     out: Annotated[Path, Option("--out", "-o", help="The folder to make.")] = Path("flower"),
     port: Annotated[int, Option(help="Port of the SuperLink; nodes take the ports after it.")] = 18_000,
+    hold_out: HoldOut = None,
     change: Override = None,
     json_: Json = False,
 ) -> None:
@@ -66,7 +72,8 @@ def init(
     """
     from discretion.flower import cluster
 
-    names = write_guards(config.read(settings, change or []), out, cluster.FILES)
+    wanted = config.read(settings, [*(change or []), *held_out(hold_out)])
+    names = write_guards(wanted, out, output.say, cluster.FILES)
     cluster.write(out, names, port)
     output.answer(
         json_,

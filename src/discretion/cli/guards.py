@@ -1,24 +1,21 @@
 """Commands for clients that are parties of their own: `guard`, `guards`, `key`."""
 
 import logging
-from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-import tomli_w
 from typer import Argument, Option
 
 from discretion.audit import receipts
 from discretion.cli import Json, Override, output
 from discretion.clients.messages import write_key
-from discretion.errors import InputError, PopulationError, listed
+from discretion.errors import InputError, LedgerError, MessageError
 from discretion.guard import policy as policies
-from discretion.plan.names import same_files
+from discretion.ledger.keys import Head
 from discretion.report import receipt_page
 from discretion.runs import config
-from discretion.runs.build import divide, fitted, load_data, plan_of
-from discretion.runs.prepare import build_task
+from discretion.runs.guard_folders import write_guards
 
 
 class Lost(Enum):
@@ -49,6 +46,9 @@ def guard(
         Lost | None,
         Option(help="After a loss, say what was lost: it is charged as if all of it had been spent."),
     ] = None,
+    rotate_key: Annotated[
+        bool, Option("--rotate-key", help="Replace the key that signs the ledger, and do not start.")
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Guard one client's data and budget: answer a server's orders on a Unix socket, or refuse them.
@@ -62,6 +62,9 @@ def guard(
     from discretion.tasks import models
 
     said = policies.read(policy)
+    asked = {"--show": show, "--backup": backup, "--receipt": receipt, "--recover": recover}
+    if len(given := [name for name, value in asked.items() if value]) > 1:
+        raise InputError(f"found {' and '.join(given)}, expected one of them: give them one after the other")
     if show:
         data = own_records(said.data)
         digests = {name: models.shapes_digest(models.build(name, data, seed=0)) for name in said.models}
@@ -74,14 +77,37 @@ def guard(
         own_ledger.back_up(said, backup)
         return output.answer(json_, {"backup": str(backup)}, note=f"Copied the ledger to {backup}.")
     if recover is not None:
-        own_ledger.recover(said, recover.value)
-        note = f"Charged what was lost ({recover.value}). Start the guard again."
-        return output.answer(json_, {"recovered": recover.value}, note=note)
+        charged = own_ledger.recover(said, recover.value)
+        note = (
+            f"Charged what was lost ({recover.value}). Spent before: {charged.spent_before:.4f}, now "
+            f"{charged.spent:.4f}; left before: {charged.left_before:.4f}, now {charged.left:.4f}. Start the "
+            "guard again."
+        )
+        return output.answer(json_, {"recovered": recover.value, **charged._asdict()}, note=note)
+    if rotate_key:
+        public = own_ledger.rotate_key(said).key
+        note = f"The ledger is signed by a new key from now on: {public}. Start the guard again."
+        return output.answer(json_, {"key": public}, note=note)
     if receipt:
-        found = [receipts.read(path, receipt_page.render).receipt.guard for path in receipt]
+        found = [_head_in(path, said.client) for path in receipt]
         own_ledger.require_known(said, [head for head in found if head is not None])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     serve.serve(said)
+
+
+def _head_in(path: Path, client: str) -> Head | None:
+    """Return the head in a receipt for this client; raise if it is another's, or not as it was signed."""
+    try:
+        signed = receipts.read(path, receipt_page.render)
+        receipts.check(signed)
+    except MessageError as problem:
+        raise LedgerError(f"{path} shows nothing: {problem}") from None
+    if signed.receipt.client != client:
+        raise InputError(
+            f"{path} is a receipt for {signed.receipt.client}, but the guard is {client}'s: give a receipt "
+            f"for {client}"
+        )
+    return signed.receipt.guard
 
 
 def key(
@@ -98,56 +124,39 @@ def key(
     output.answer(json_, {"key": str(path), "public": public}, public)
 
 
+HoldOut = Annotated[
+    float | None,
+    Option(
+        "--hold-out",
+        min=0,
+        max=1,
+        help="csv: share of each client's records to keep for testing, not training.",
+    ),
+]
+
+
+def held_out(share: float | None) -> list[str]:
+    """Return the settings that hold this share of each client's records out of training."""
+    return [] if share is None else [f"data.hold_out={share}", "data.test=held-out"]
+
+
 def guards(
     settings: Annotated[Path, Argument(metavar="CONFIG", help="A config.toml.")],
     out: Annotated[Path, Option("--out", "-o", help="The folder to make.")] = Path("guards"),
+    hold_out: HoldOut = None,
     change: Override = None,
     json_: Json = False,
 ) -> None:
-    """Write a guard policy for every client of a run, to try guards out on this machine.
+    """Write a guard policy for every client of a run, and split a table among them.
+
+    Each client gets a folder with its policy and, of a CSV table, its own rows; an operator's key and the
+    addresses of all guards stand beside.
 
     Example: `discretion guards config.toml --out guards`, then `discretion guard guards/c0/GUARD.toml` and so
     on for each, then `discretion run config.toml --on guards -c clients.addresses=guards/addresses.toml -c
     clients.key=guards/operator.key`
     """
-    count = len(write_guards(config.read(settings, change or []), out))
+    wanted = config.read(settings, [*(change or []), *held_out(hold_out)])
+    count = len(write_guards(wanted, out, output.say))
     message = f"Wrote policies of {count} clients to {out}. Start a guard for each of them."
     output.answer(json_, {"guards": str(out), "clients": count}, note=message)
-
-
-def write_guards(wanted: config.Config, out: Path, taken: Sequence[str] = ()) -> tuple[str, ...]:
-    """Write a policy for each client of a run, and an operator's key; return the clients' names.
-
-    Each client gets a folder of its name in `out`; `taken` has names of what else will be there.
-    """
-    if out.exists():
-        raise InputError(f"{out} exists already: give another --out")
-    dataset = load_data(wanted, output.say)
-    task = build_task(wanted, dataset)
-    _, holdings = divide(wanted, dataset, task.population)
-    if wanted.data.name == "csv" or not holdings.sizes.all():
-        raise InputError("give each guard a table of its own client's records, and write its GUARD.toml")
-    if same := same_files(task.population.client, ("operator.key", "addresses.toml", *taken)):
-        raise PopulationError("\n  ".join([f"{out}: cannot make a folder for each client", *listed(same)]))
-    plan = fitted(plan_of(wanted, task.population), wanted, task.clients.layers)
-    out.mkdir(parents=True)
-    public = write_key(out / "operator.key")
-    for i, name in enumerate(task.population.client):
-        home = out / name
-        home.mkdir()
-        (home / "records.txt").write_text("\n".join(map(str, holdings.of(i).tolist())) + "\n")
-        policy = policies.new_policy(
-            plan,
-            task.population,
-            i,
-            operator=public,
-            model=(wanted.model.name, task.clients.shapes),
-            data=wanted.data.name,
-            epochs=wanted.train.epochs,
-            steps=wanted.train.steps,
-            seed=wanted.seed,
-        )
-        (home / "GUARD.toml").write_text(policy, encoding="utf-8")
-    addresses = {name: f"{name}/guard/guard.sock" for name in task.population.client}
-    (out / "addresses.toml").write_text(tomli_w.dumps(addresses), encoding="utf-8")
-    return task.population.client

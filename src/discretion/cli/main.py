@@ -8,6 +8,8 @@ from typer import Option
 
 from discretion.cli import (
     audit,
+    budgets,
+    doctor,
     experiments,
     flower,
     guards,
@@ -30,7 +32,8 @@ app = typer.Typer(
     help="Federated learning where every client keeps its own privacy budget.\n\n"
     "First steps: `discretion demo`, then `discretion init`, `discretion run config.toml`.\n\n"
     "Exit codes: 0 done, 2 bad input, 3 a budget would be overspent, 4 a ledger said "
-    "no or a file is damaged, 1 other.",
+    "no or a file is damaged, 5 too few clients answered, 6 an alert of `budgets`, 7 not everything could be "
+    "verified or not all clients are ready, 1 other.",
 )
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
@@ -55,8 +58,8 @@ for command in (
     *(experiments.demo, run.init, run.run),
     *(methods.methods, methods.data, plan.population, plan.plan, plan.check),
     *(watch.show, watch.watch, report.report, report.compare, watch.export),
-    *(report.verify, audit.audit, report.receipt, ledger.ledger, run.replan),
-    *(guards.guard, guards.guards, guards.key, experiments.experiment),
+    *(report.verify, audit.audit, report.receipt, ledger.ledger, budgets.budgets, run.replan),
+    *(guards.guard, guards.guards, guards.key, doctor.doctor, experiments.experiment),
 ):
     app.command()(command)
 app.add_typer(flower.flower, name="flower")

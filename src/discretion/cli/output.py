@@ -4,7 +4,7 @@ import json
 import math
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +16,8 @@ from rich.table import Column, Table
 from discretion.accounting import Certificate
 from discretion.arrays import Floats
 from discretion.audit import statements
+from discretion.audit.cautions import Caution
+from discretion.clients.turnout import Turnout
 from discretion.jsonfile import dump
 from discretion.plan.plan import ADVERSARIES, Plan
 from discretion.plan.population import Population
@@ -33,6 +35,7 @@ HOLDS = {True: "[green]yes[/]", False: "[bold red]no[/]", None: "[yellow]unknown
 VERDICTS = {
     "within": "[green]kept[/]",
     "over": "[bold red]broken[/]",
+    "contradicted": "[bold red]contradicted[/]",
     "none": "[yellow]no privacy[/]",
     "broken": "[bold red]unproven[/]",
 }
@@ -51,18 +54,36 @@ def printable(message: str) -> str:
     )
 
 
+def warn(found: Iterable[Caution]) -> None:
+    """Print warnings on the error stream."""
+    for caution in found:
+        err.print("[bold yellow]Warning:[/] ", end="")
+        say(caution.words)
+
+
 def print_json(record: dict[str, Any]) -> None:
     sys.stdout.write(dump(record))
 
 
-def answer(as_json: bool, record: dict[str, Any], *shown: RenderableType, note: str = "") -> None:
-    """Print the record for machines; or, for people, what is shown, and a note on the error stream."""
+def answer(
+    as_json: bool,
+    record: dict[str, Any],
+    *shown: RenderableType,
+    note: str = "",
+    warnings: Sequence[Caution] | None = None,
+) -> None:
+    """Print the record for machines, warnings in it; or, for people, what is shown.
+
+    A note and the warnings follow on the error stream.
+    """
     if as_json:
-        return print_json(record)
+        told = {} if warnings is None else {"warnings": [each.to_record() for each in warnings]}
+        return print_json(record | told)
     for each in shown:
         out.print(each)
     if note:
         say(note)
+    warn(warnings or ())
 
 
 def right(*headings: str) -> list[Column]:
@@ -87,7 +108,8 @@ def span(values: Floats) -> str:
 def certificate_text(plan: Plan, population: Population, certificate: Certificate) -> Group:
     """Return what the plan costs each budget class, against whom, and what is promised."""
     tables = [certificate_table(plan, population, certificate), adversaries_table(population, certificate)]
-    return Group(*filter(None, tables), statement(certificate))
+    unit = [] if certificate.promises_nothing else [statements.UNIT[certificate.unit]]
+    return Group(*filter(None, tables), *unit, statement(certificate))
 
 
 def certificate_table(plan: Plan, population: Population, certificate: Certificate) -> Table:
@@ -188,10 +210,11 @@ def show_profile(profile: Profile) -> None:
     err.print(table)
 
 
-def progress_note(accuracy: float | None, spent: float) -> str:
-    """Return accuracy, and the largest share of a budget that any client has spent."""
+def progress_note(accuracy: float | None, spent: float, turnout: Turnout | None = None) -> str:
+    """Return how many clients answered, the last accuracy, and the largest share of a budget spent."""
     cost = "no privacy" if math.isinf(spent) else f"spent {spent:.0%}"
-    return f"{'' if accuracy is None else f'{accuracy:.1%}':5}  {cost}"
+    answered = f"{turnout.words}  " if turnout else ""
+    return f"{answered}{'' if accuracy is None else f'{accuracy:.1%}':5}  {cost}"
 
 
 def bars(quiet: bool) -> Progress:
@@ -247,7 +270,9 @@ def compare_runs(
     if page:
         write(folders, page, title)
     record = {"report": str(page) if page else None, "methods": [vars(row) for row in rows], **extra}
-    answer(as_json, record, comparison_table(rows), note=wrote(page) if page else "")
+    several = len(rows) > 1
+    found = [Caution(**each | {"of": row.label if several else ""}) for row in rows for each in row.warnings]
+    answer(as_json, record, comparison_table(rows), note=wrote(page) if page else "", warnings=found)
 
 
 def wrote(page: Path, *others: str) -> str:

@@ -1,16 +1,24 @@
 """Commands that plan and prove: `population`, `plan`, `check`."""
 
+import csv
+import io
 import math
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
+from rich.console import Group, RenderableType
 from rich.table import Table
 from typer import Argument, Option
 
-from discretion.accounting import Accountant, Pld, Reference, Renyi, certify
+from discretion.accounting import Accountant, Certificate, Pld, Reference, Renyi, certify
+from discretion.audit import cautions
+from discretion.audit.verify import other_entries
 from discretion.cli import Json, output
-from discretion.errors import InputError
+from discretion.errors import FolderError, InputError
 from discretion.files import read_text
 from discretion.methods import Details, explain
 from discretion.methods.papers import RUNS, comparison
@@ -20,8 +28,11 @@ from discretion.plan.population import COLUMNS, Population
 from discretion.randomness.streams import Purpose, stream
 from discretion.report import plan_page
 from discretion.runs import config
-from discretion.runs.build import plan_of
-from discretion.runs.read import read_run
+from discretion.runs.build import load_data, owner_sizes, plan_of
+from discretion.runs.manifest import compare_file
+from discretion.runs.read import Run, read_run
+from discretion.tasks.datasets import HOLD_OUT, training_sizes
+from discretion.tasks.own_table import TableForm
 
 DEFAULTS = config.PlanConfig()
 ACCOUNTANTS: dict[str, Accountant] = {"pld": Pld(), "dp-accounting": Reference(), "renyi": Renyi()}
@@ -29,23 +40,66 @@ PROMISES = {"kept": "[green]kept[/]", "broken": "[bold red]broken[/]", "unproven
 
 
 def population(
-    mix: Annotated[str, Argument(help="A budget mix: 10-20-30, uniform:0.1,1, groups:1@50,8@50")],
+    mix: Annotated[
+        str | None,
+        Argument(help="A budget mix: 10-20-30, uniform:0.1,1, groups:1@50,8@50", show_default=False),
+    ] = None,
     clients: Annotated[int, Option(min=1, help="How many clients.")] = 100,
     delta: Annotated[float, Option(help="Each client's delta.")] = 1e-5,
     size: Annotated[int, Option(min=1, help="Each client's number of records.")] = 100,
+    source: Annotated[
+        Path | None,
+        Option(
+            "--from", metavar="TABLE", help="Clients and sizes of a CSV table, or of a config.toml's data."
+        ),
+    ] = None,
+    client_column: Annotated[str, Option(help="--from: the column that names clients.")] = TableForm.client,
+    hold_out: Annotated[
+        float, Option(min=0, max=1, help="--from: share of each client's records that is not for training.")
+    ] = HOLD_OUT,
     seed: Annotated[int, Option(min=0, help="Seed of the draw of budgets.")] = 0,
     json_: Json = False,
 ) -> None:
     """Print a population as CSV: who takes part, with which budget.
 
-    Example: `discretion population 10-20-30 --clients 100 > population.csv`
+    A client's size is the number of its records for training.
+
+    Examples: `discretion population 10-20-30 --clients 100 > population.csv`, `discretion population --from
+    table.csv --client-column hospital > people.csv` (epsilon is left for you to fill in)
     """
-    epsilon = budgets.draw(mix, clients, stream(seed, Purpose.BUDGETS))
-    made = Population.of(epsilon, delta, size)
+    found = {} if source is None else _counted(source, client_column, hold_out)
+    if mix is None and source is None:
+        raise InputError("give a budget mix, such as 10-20-30, or --from a table to count the records in")
+    sizes = list(found.values()) or size
+    number = len(found) or clients
+    epsilon = np.ones(number) if mix is None else budgets.draw(mix, number, stream(seed, Purpose.BUDGETS))
+    made = Population.of(epsilon, delta, sizes)
+    made = replace(made, client=tuple(found) or made.client)
+    columns = {name: getattr(made, name) for name in COLUMNS}
+    if mix is None:  # whose budgets nobody may make up
+        columns["epsilon"] = [None] * number
     if json_:
-        output.print_json({name: getattr(made, name) for name in COLUMNS})
-    else:
-        sys.stdout.write(made.to_csv())
+        return output.print_json(columns)
+    sys.stdout.write(made.to_csv() if mix else _to_fill_in(columns))
+
+
+def _counted(source: Path, client_column: str, hold_out: float) -> dict[str, int]:
+    """Return the number of each client's training records in a table, or in the data of a config.toml."""
+    if source.suffix != ".toml":
+        return training_sizes(source, hold_out, TableForm(client=client_column))
+    settings = config.read(source)
+    if found := owner_sizes(load_data(settings, output.say)):
+        return found
+    raise InputError(f"{source}: its data does not say who owns which record; expected a column of clients")
+
+
+def _to_fill_in(columns: Mapping[str, Sequence[object]]) -> str:
+    """Return the CSV text of a population with empty cells for epsilon, which cannot be read as it is."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return out.getvalue()
 
 
 def plan(
@@ -89,7 +143,8 @@ def plan(
     if advise:
         if out or plot or plot_out:
             raise InputError("--advise compares plans and keeps none: leave out --out and --plot")
-        return _advise(settings, clients, json_)
+        found, chosen = _alternatives(settings, clients)
+        return output.answer(json_, _advice_record(found, chosen), _advice(settings, found, chosen))
     made = plan_of(settings, clients)
     certificate = certify(made, clients)
     if out:
@@ -100,25 +155,40 @@ def plan(
         plan_page.write(made, clients, certificate, details, plot_out)
     record = output.certificate_record(made, certificate)
     record |= {"details": details.to_record(), "plot": str(plot_out) if plot_out else None}
+    warnings = cautions.of_plan(made, clients, certificate)
+    shown: list[RenderableType] = [output.certificate_text(made, clients, certificate)]
+    if any(caution.kind == "noise" for caution in warnings):
+        found, chosen = _alternatives(settings, clients)
+        record |= {"advice": _advice_record(found, chosen)}
+        shown.append(_advice(settings, found, chosen))
     notes = [f"Wrote {out}. Next: discretion check {out} {people}"] if out else []
     notes += [output.wrote(plot_out)] if plot_out else []
-    shown = output.certificate_text(made, clients, certificate)
-    output.answer(json_, record, shown, note="\n".join(notes))
+    output.answer(json_, record, *shown, note="\n".join(notes), warnings=warnings)
+    certificate.require(made)
 
 
-def _advise(settings: config.Config, clients: Population, as_json: bool) -> None:
-    """Print a row for each rate: noise over signal of the mean update, of one round and of whole runs."""
+def _alternatives(
+    settings: config.Config, clients: Population
+) -> tuple[list[advice.Option], advice.Option | None]:
+    """Return plans with other rates and rounds, and the one to recommend."""
 
     def make(rate: float, rounds: int) -> Plan:
         chosen = settings.plan.model_copy(update={"rate": rate, "rounds": rounds})
         return plan_of(settings.model_copy(update={"plan": chosen}), clients)
 
+    found = advice.options(make, clients, settings.plan.rate, settings.plan.rounds)
+    return found, advice.recommended(found, settings.plan.rounds)
+
+
+def _advice_record(found: Sequence[advice.Option], chosen: advice.Option | None) -> dict[str, Any]:
+    return {"options": [vars(option) for option in found], "recommended": vars(chosen) if chosen else None}
+
+
+def _advice(
+    settings: config.Config, found: Sequence[advice.Option], chosen: advice.Option | None
+) -> RenderableType:
+    """Return a row for each rate: noise over signal of the mean update, of one round and of whole runs."""
     rate, rounds = settings.plan.rate, settings.plan.rounds
-    found = advice.options(make, clients, rate, rounds)
-    chosen = advice.recommended(found, rounds)
-    if as_json:
-        rows = [vars(option) for option in found]
-        return output.print_json({"options": rows, "recommended": vars(chosen) if chosen else None})
     counts = sorted({option.rounds for option in found})
     table = Table(
         *output.right("rate", "updates a round", "one round", *(f"run of {count}" for count in counts)),
@@ -139,9 +209,7 @@ def _advise(settings: config.Config, clients: Population, as_json: bool) -> None
             f"least noise there is: {chosen.noise_of_run / asked:.0%} of that at {rate:.3g}, for "
             f"{chosen.rate / rate:.3g} times the updates."
         )
-    output.out.print(table)
-    for sentence in (said, advice.LIMITS):
-        output.out.print(sentence, soft_wrap=True)
+    return Group(table, said, advice.LIMITS)
 
 
 def check(
@@ -169,6 +237,8 @@ def check(
         raise InputError("give a run folder or a plan.json to check, or --accounting paper")
     if accountant not in ACCOUNTANTS:
         raise InputError(f"unknown accountant {accountant!r}; known are {', '.join(ACCOUNTANTS)}")
+    for path in filter(None, (target, people)):
+        compare_file(path)
     run = read_run(target) if target.is_dir() else None
     if people is not None:
         clients = Population.from_csv(people)
@@ -179,10 +249,22 @@ def check(
     made = run.plan if run else Plan.from_json(read_text(target))
     certificate = certify(made, clients, ACCOUNTANTS[accountant])
     shown = output.certificate_text(made, clients, certificate)
-    output.answer(json_, output.certificate_record(made, certificate), shown)
+    warnings = cautions.of_plan(made, clients, certificate)
+    output.answer(json_, output.certificate_record(made, certificate), shown, warnings=warnings)
     if run:
-        run.certificate.require(made, accept_no_privacy=True)
+        same = accountant == "pld" and people is None
+        _require_same(run, certificate if same else certify(made, run.population))
     certificate.require(made)
+
+
+def _require_same(run: Run, fresh: Certificate) -> None:
+    """Refuse a run whose certificate.json is not what the accountant says of its plan now."""
+    run.certificate.require(run.plan, accept_no_privacy=True)
+    if odd := other_entries(run, fresh):
+        raise FolderError(
+            f"{run.files.certificate} is not what the accountant says of the plan now: it differs in "
+            f"{', '.join(odd)}. It was changed, or made by another version: restore it, or start a new run."
+        )
 
 
 def _show_papers(as_json: bool) -> None:

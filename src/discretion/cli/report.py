@@ -1,18 +1,23 @@
 """Commands on run folders: compare, report, verify, receipt."""
 
+import itertools
 import math
 from pathlib import Path
 from typing import Annotated
 
+from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from typer import Argument, Option
 
 from discretion.audit import receipts
 from discretion.audit import verify as second_count
+from discretion.audit.page_check import verify_page
+from discretion.audit.verdicts import verdict
 from discretion.cli import Json, output
 from discretion.clients.messages import read_key
-from discretion.errors import BudgetError, InputError, LedgerError
+from discretion.errors import BudgetError, InputError, LedgerError, UnverifiedError
 from discretion.files import write_safely
 from discretion.report import numbers, receipt_page, write
 from discretion.runs.folder import RunFolder
@@ -46,6 +51,13 @@ def report(
             help="Show accuracy on each budget class's own records: not private, for simulations only.",
         ),
     ] = False,
+    records: Annotated[
+        bool,
+        Option(
+            "--records/--no-records",
+            help="Hold plan, certificate, population and ledger rows, for `discretion verify report.html`.",
+        ),
+    ] = True,
     json_: Json = False,
 ) -> None:
     """Write report.html, one file that needs nothing else, from what is in the run folders.
@@ -53,12 +65,12 @@ def report(
     Example: `discretion report runs/first`
     """
     path = out or runs[0] / "report.html"
-    write(_runs_in(runs), path, class_accuracy=class_accuracy)
+    write(_runs_in(runs), path, class_accuracy=class_accuracy, records=records)
     output.answer(json_, {"report": str(path)}, note=output.wrote(path))
 
 
 def verify(
-    run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[Path, Argument(metavar="RUN|REPORT", help="A run folder, or a report.html.")],
     every: Annotated[
         bool, Option("--every", help="Count every client again, however long that takes.")
     ] = False,
@@ -72,20 +84,32 @@ def verify(
     Every entry of the certificate is computed anew, and every row of the ledger made anew from the plan.
     Epsilons are counted again by Google's dp-accounting, from plan and ledger: of each kind of clients, or,
     where there are more than a hundred, of those that use most of their budgets and of the worst client of
-    each budget class (all of them with --every).
-    Exits with 3 where a budget is not kept, with 4 where records contradict each other. `discretion check`
-    proves a plan before it is run.
+    each budget class (all of them with --every). A report holds the records that this needs: it is verified
+    alone, and the verdict names the checks that need the run folder.
+    The last sentence is the verdict. Exits with 3 where a budget is not kept, with 4 where records contradict
+    each other or a report was changed, with 7 where nothing is contradicted but not everything could be
+    judged. `discretion check` proves a plan before it is run.
 
-    Example: `discretion verify runs/first`
+    Examples: `discretion verify runs/first`, `discretion verify report.html`
     """
-    found = second_count.verify(run, every=every, data=data)
-    output.answer(json_, second_count.to_record(found), *_tables(found))
-    if found.whole is False:
-        odd = next(each for each in found.records if each.holds is False)
-        raise LedgerError(f"the records of {run} contradict each other: {odd.what}: {odd.said}")
-    if found.kept is False:
-        odd = next(each for each in found.budgets if each.holds is False)
-        raise BudgetError(f"{run} does not keep every budget: {odd.what}: {odd.said}")
+    if run.is_dir():
+        found = [second_count.verify(run, every=every, data=data)]
+    elif data:
+        raise InputError("found a report with --data: the data are compared with those of a run folder")
+    else:
+        found = verify_page(run, every=every)
+    holds, said = verdict(found, str(run))
+    records = [second_count.to_record(each) for each in found]
+    record = records[0] if run.is_dir() else {"page": str(run), "runs": records}
+    shown: list[RenderableType] = [each.answered for each in found if each.answered]
+    shown += itertools.chain(*map(_tables, found))
+    shown += [Text(output.printable(said))] if holds else []  # otherwise the error says it
+    output.answer(json_, {"verified": holds, "verdict": said} | record, *shown)
+    if holds:
+        return
+    if any(each.whole is False for each in found):
+        raise LedgerError(said)
+    raise BudgetError(said) if holds is False else UnverifiedError(said)
 
 
 def _tables(found: second_count.Verification) -> tuple[Table, Table]:
@@ -93,15 +117,21 @@ def _tables(found: second_count.Verification) -> tuple[Table, Table]:
     figures = output.right("clients", "certificate", "plan, again", "ledger, again", "left")
     table = Table("budget", *figures, title=f"epsilon, counted again: {found.accountant}")
     for each in found.classes:
-        left = math.inf if math.isinf(each.budget) else max(each.budget - max(each.life, each.recorded), 0.0)
         spent = map(numbers.epsilon, (each.certified, each.planned, each.recorded))
-        table.add_row(each.name, f"{each.clients}", *spent, numbers.rounded_down(left))
+        table.add_row(each.name, f"{each.clients}", *spent, _left(each))
     if found.counted < found.kinds:
         table.caption = f"{found.counted} of {found.kinds} kinds of clients; all of them with --every"
     findings = Table(show_header=False)
     for item in (*found.records, *found.budgets):
         findings.add_row(item.what, output.HOLDS[item.holds], escape(output.printable(item.said)))
     return table, findings
+
+
+def _left(mine: second_count.Counted) -> str:
+    if mine.life is None:
+        return "unknown"
+    rest = max(mine.budget - max(mine.life, mine.recorded), 0.0)
+    return numbers.rounded_down(math.inf if math.isinf(mine.budget) else rest)
 
 
 def receipt(
@@ -161,14 +191,17 @@ def _verify_receipt(path: Path, operator: str, run: Path | None, as_json: bool) 
             f"Signed by {signed.key}, made {said.made}. Client {said.client}: epsilon "
             f"{numbers.epsilon(said.life)} of {said.epsilon:.5g} spent, at delta {said.delta:g}."
         )
-        output.say(
-            "This is the key that was asked for."
-            if operator
-            else "NOT VERIFIED: nothing in it was changed since it was signed, but anybody can sign, and "
-            "whose key this is, is unknown. Give the key that the operator gave you as --operator."
-        )
+        if said.attacks and said.attacks.contradicted:
+            output.say(said.attacks.said)
     if odd:
         raise LedgerError(f"{run} says otherwise than the receipt about: {', '.join(odd)}")
+    if not operator:
+        raise InputError(
+            "NOT VERIFIED: nothing in it was changed since it was signed, but anybody can sign, and whose "
+            "key this is, is unknown. Give the key that the operator gave you as --operator."
+        )
+    if not as_json:
+        output.say("Verified: this is the key that was asked for.")
 
 
 def _runs_in(paths: list[Path]) -> list[Path]:

@@ -1,37 +1,66 @@
 """Commands that make, execute and continue runs: `init`, `run`, `replan`."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import numpy as np
+import typer
 from typer import Argument, Option
 
-from discretion.cli import Json, Override, flower, output
+from discretion.audit import cautions, statements
+from discretion.cli import Json, Override, doctor, flower, output
 from discretion.errors import InputError
 from discretion.export.feed import tracking
+from discretion.plan.steps import Unit
 from discretion.runs import config
 from discretion.runs import replan as plan_again
 from discretion.runs.build import load_data
 from discretion.runs.execute import Progress, execute
 from discretion.runs.folder import RunFolder
+from discretion.runs.places import require_places
 from discretion.runs.prepare import prepare
 from discretion.runs.read import Run, read_run
 from discretion.timing import Profile
 
+UNITS = get_args(Unit)
+
 
 def init(
     path: Annotated[Path, Argument(help="Where to write it.")] = Path("config.toml"),
+    protect: Annotated[
+        Unit | None,
+        Option(help="What is protected: a client with all of its records, or each record. Else it is asked."),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Write a config.toml with every setting, its default and what it means.
 
-    Example: `discretion init && discretion run config.toml --out runs/first`
+    On a terminal it asks what is to be protected; elsewhere it takes whole clients, and says so.
+
+    Examples: `discretion init && discretion run config.toml --out runs/first`, `discretion init --protect
+    record`
     """
     if path.exists():
         raise InputError(f"{path} exists already: give another name")
-    path.write_text(config.template(), encoding="utf-8")
-    message = f"Wrote {path}. Next: discretion run {path} --out runs/first"
-    output.answer(json_, {"config": str(path)}, note=message)
+    asked = not json_ and sys.stdin.isatty() and output.err.is_terminal
+    unit: Unit = protect or (_ask_unit() if asked else "client")
+    path.write_text(config.template(unit), encoding="utf-8")
+    other = "record" if unit == "client" else "client"
+    message = (
+        f"Wrote {path}. {statements.UNIT[unit]} For the other: discretion init --protect {other}. "
+        f"Next: discretion run {path} --out runs/first"
+    )
+    output.answer(json_, {"config": str(path), "unit": unit}, note=message)
+
+
+def _ask_unit() -> Unit:
+    """Ask what is to be protected, until the answer is one of the two."""
+    for name, meaning in statements.UNIT.items():
+        output.say(f"{name}: {meaning}")
+    while (chosen := typer.prompt("Protect client or record?", default="client", err=True)) not in UNITS:
+        output.say(f"found {chosen!r}, expected client or record")
+    return cast(Unit, chosen)
 
 
 def run(
@@ -68,7 +97,7 @@ def run(
     wanted = {"device": device, "threads": threads, "workers": workers}
     means = [f"train.{name}={value}" for name, value in wanted.items() if value is not None]
     means += [f"track.to={track}"] if track else []
-    profile = Profile()
+    profile, asked = Profile(), False
     if resume and RunFolder(path).about.exists():
         if change or on:
             raise InputError("a run keeps its settings: leave out -c and --on when it is resumed")
@@ -78,33 +107,47 @@ def run(
     else:
         place = [f"clients.where={on}"] if on else []
         settings = config.read(target, [*(change or []), *place, *means])
-        made = prepare(settings, path, load_data(settings, output.say))
+        require_places(settings)
+        dataset = load_data(settings, output.say)
+        asked = settings.clients.where == "guards"
+        made = prepare(settings, path, dataset, preflight=doctor.require_ready if asked else None)
     if made.finished:
         output.say(f"{path} is finished already.")
     else:
-        _train(made, json_, profile, means)
+        _train(made, json_, profile, means, asked)
         if show_profile and not json_:
             output.show_profile(profile)
+    ended = made.refreshed()
+    if not json_:
+        told = [ended.answered] if ended.answered else []
+        for line in [*told, *ended.refusal_lines(why for _, why in ended.refusals.values())]:
+            output.say(line)
     extra = {"profile": profile.to_record()} if show_profile else {}
     page = made.files.report if write_report else None
-    output.compare_runs([made.refreshed()], page, None, json_, extra)
+    output.compare_runs([ended], page, None, json_, extra)
 
 
-def _train(made: Run, as_json: bool, profile: Profile, overrides: list[str]) -> None:
+def _train(made: Run, as_json: bool, profile: Profile, overrides: list[str], asked: bool) -> None:
     if not as_json:
         output.out.print(output.certificate_text(made.plan, made.population, made.certificate))
         if (again := made.about.cross_check) and again.kinds:
             counted = f"{again.counted} of {again.kinds} kinds of clients"
             output.say(f"Counted again by {again.accountant}: {counted}.")
+        output.warn(cautions.of_plan(made.plan, made.population, made.certificate))
     settings = made.config.executed_with(overrides, str(made.files.config))
     with output.bars(as_json) as progress, tracking(made.folder, settings.track, output.say) as hand_on:
         bar = progress.add_task(made.plan.method, total=made.plan.rounds, note="")
+        evaluated: list[float] = []
 
         def show(now: Progress) -> None:
             hand_on()
-            note = output.progress_note(now.accuracy, now.spent)
+            evaluated.extend([] if now.accuracy is None else [now.accuracy])
+            last = evaluated[-1] if evaluated else None  # a bar shows it until there is a newer one
+            note = output.progress_note(last, now.spent, now.turnout)
             progress.update(bar, completed=now.round, note=note)
-            if not as_json and not output.err.is_terminal and now.round % max(1, now.rounds // 10) == 0:
+            told = now.accuracy is not None or now.round % max(1, now.rounds // 10) == 0
+            if told and not as_json and not output.err.is_terminal:
+                note = output.progress_note(now.accuracy, now.spent, now.turnout)
                 output.say(f"round {now.round} of {now.rounds}: {note}")
 
         if settings.clients.where == "flower":
@@ -112,7 +155,7 @@ def _train(made: Run, as_json: bool, profile: Profile, overrides: list[str]) -> 
         elif settings.clients.where == "flower-sim":
             flower.simulate(made, show)
         else:
-            execute(made, show, profile, overrides=overrides)
+            execute(made, show, profile, overrides=overrides, tell=doctor.tell, asked=asked)
 
 
 def replan(

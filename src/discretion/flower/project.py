@@ -11,7 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from discretion.errors import InputError
+from discretion.runs import preflight as preflights
 from discretion.runs.folder import RunFolder
+from discretion.runs.preflight import Preflight
+from discretion.runs.read import Run, read_run
 from discretion.watch.follow import is_locked
 
 LOOKING = 0.5  # seconds between checks of a run's progress
@@ -61,20 +64,49 @@ def quoted(path: Path) -> str:
     return f"{marks[0]}{path}{marks[0]}"
 
 
-def submit(
-    folder: Path, connection: str, home: str, look: Callable[[], None], say: Callable[[str], None]
-) -> None:
+def submit(run: Run, look: Callable[[], None], say: Callable[[str], None]) -> None:
     """Run the remaining rounds of a prepared run on a SuperLink, named in Flower's config.toml, and wait.
 
     A SuperLink that was killed starts again what it had been given: earlier submissions of the run are ended
-    first. Flower's output is kept in flwr.log beside the project; `look` is called regularly, and at the end.
+    first. `look` is called regularly, and at the end.
     """
+    folder, files = run.folder, run.files
+    files.preflight.unlink(missing_ok=True)
+    ended = _submitted(run, "run", look, say)
+    if not ended or not files.model.exists():
+        if (found := preflights.read(files)) is not None:
+            found.require()
+        read_run(folder).require_answers()
+        raise _unfinished_at(run, f"Flower did not finish the run in {folder}; continue it with --resume")
+
+
+def preflight(run: Run, say: Callable[[str], None]) -> Preflight:
+    """Ask guards by Flower whether they are ready for a run whose folder is written."""
+    _submitted(run, "preflight", lambda: None, say)
+    if (found := preflights.read(run.files)) is None:
+        raise _unfinished_at(run, "Flower did not ask the guards")
+    return found
+
+
+def statements(run: Run, say: Callable[[str], None]) -> None:
+    """Ask guards by Flower for statements on a run; they are in its folder then."""
+    before = run.files.statements.stat().st_mtime_ns if run.files.statements.exists() else 0
+    _submitted(run, "statements", lambda: None, say)
+    if not run.files.statements.exists() or run.files.statements.stat().st_mtime_ns == before:
+        raise _unfinished_at(run, "Flower did not ask the guards")
+
+
+def _submitted(run: Run, task: str, look: Callable[[], None], say: Callable[[str], None]) -> bool:
+    """Submit a task of the server's process, wait, and return whether Flower says that it ended well.
+
+    Flower's output is kept in flwr.log beside the project.
+    """
+    folder, connection, home = run.folder, run.config.clients.connection, run.config.clients.home
     write(folder)
     end_earlier(folder, connection, home, say)
-    log = folder / "flower" / "flwr.log"
-    settings = f"folder={quoted(folder.absolute())}"
+    settings = f"folder={quoted(folder.absolute())} task='{task}'"
     words = [tool("flwr"), "run", str(folder / "flower"), connection, "--stream", "--run-config", settings]
-    with log.open("ab") as file:
+    with _log(run).open("ab") as file:
         running = subprocess.Popen(words, env=environment(home), stdout=file, stderr=subprocess.STDOUT)
         try:
             while running.poll() is None:
@@ -84,10 +116,16 @@ def submit(
             running.terminate()
             running.wait()
     look()
-    if running.returncode != 0 or not (folder / "model.safetensors").exists():
-        said = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST:])
-        todo = f"Flower did not finish the run in {folder}; continue it with --resume"
-        raise InputError(f"{todo}. {log} ends with:\n{said}")
+    return running.returncode == 0
+
+
+def _log(run: Run) -> Path:
+    return run.folder / "flower" / "flwr.log"
+
+
+def _unfinished_at(run: Run, todo: str) -> InputError:
+    said = "\n".join(_log(run).read_text(encoding="utf-8", errors="replace").splitlines()[-LAST:])
+    return InputError(f"{todo}. {_log(run)} ends with:\n{said}")
 
 
 def end_earlier(folder: Path, connection: str, home: str, say: Callable[[str], None]) -> None:

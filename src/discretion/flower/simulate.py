@@ -5,7 +5,7 @@ protects no client from that operator. Guards decide as in a deployment, on ledg
 """
 
 import fcntl
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -19,6 +19,7 @@ from discretion.flower.client_app import packed, unpacked
 from discretion.flower.flower_transport import FlowerTransport
 from discretion.guard import policy
 from discretion.guard.guard import Guard
+from discretion.runs import preflight
 from discretion.runs.execute import OnRound, execute
 from discretion.runs.read import Run
 
@@ -49,11 +50,15 @@ def simulate(run: Run, guards: Path, on_round: OnRound) -> None:
 
     def serve(grid: Grid, context: Context) -> None:
         key = f"clients.key={here / 'operator.key'}"
-        execute(run, on_round, transport=FlowerTransport(grid, simulated=clients), overrides=[key])
+        transport, tell = FlowerTransport(grid, simulated=clients), partial(preflight.write, run.files)
+        execute(run, on_round, transport=transport, overrides=[key], tell=tell)
 
     nodes, server = ClientApp(), ServerApp()
     nodes.train()(play)
     server.main()(serve)
     run_simulation(server, nodes, len(clients), backend_config={"client_resources": {"num_cpus": 1}})
     if not run.finished:
+        if (found := preflight.read(run.files)) is not None:
+            found.require()
+        run.refreshed().require_answers()
         raise InputError(f"the simulation did not finish the run in {run.folder}; continue it with --resume")

@@ -1,7 +1,7 @@
 """A run's dataset, partition, plan, clients and local training, built from its config."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from discretion.clients.training import LocalTraining, Schedule
-from discretion.errors import ConfigError, DataError, InputError
+from discretion.errors import ConfigError, DataError, InputError, listed
 from discretion.methods import find, make_plan
 from discretion.plan import budgets
 from discretion.plan.plan import Parameter, Plan
@@ -17,8 +17,9 @@ from discretion.plan.population import Population
 from discretion.randomness.streams import Purpose, stream
 from discretion.runs.config import Config
 from discretion.tasks import datasets, partitions
-from discretion.tasks.datasets import Dataset
+from discretion.tasks.datasets import Dataset, OwnTables
 from discretion.tasks.fetch import Report
+from discretion.tasks.own_table import TableForm
 from discretion.tasks.partitions import Partition
 from discretion.training.server_update import Server
 
@@ -29,8 +30,16 @@ GRID_BITS = 20  # of the smallest clip
 
 
 def load_data(config: Config, report: Report | None = None) -> Dataset:
-    path = Path(config.data.path) if config.data.path else None
-    return datasets.load(config.data.name, path=path, report=report)
+    """Load the data set that the settings name, with test records as `data.test` says."""
+    data = config.data
+    if not (data.path or data.test or data.labels or data.scales):
+        return datasets.load(data.name, report=report)
+    train, test = (Path(name) if name else None for name in (data.path, data.test_file))
+    if data.name == "csv" and train is None and not config.clients.elsewhere:
+        raise DataError("data.path is empty: records of clients in this process come from a table of yours")
+    form = TableForm(data.label_column, data.client_column, data.encoding, data.decimal)
+    own = OwnTables(train, test, data.hold_out, form, data.labels, data.scales)
+    return datasets.load(data.name, own=own, report=report)
 
 
 def divide(
@@ -39,14 +48,17 @@ def divide(
     """Return the population and the partition of the records among its clients.
 
     Both depend on config and seed, not on the method. `population` is that of a run made before;
-    otherwise it comes from CSV or a budget mix.
+    otherwise it comes from CSV or a budget mix. A client's size is the number of its training records:
+    as declared, or counted where records have owners and the CSV file names no sizes.
     """
     data, wanted = config.data, config.population
     if population is None and wanted.csv:
-        population = Population.from_csv(wanted.csv)
-    elsewhere = config.clients.where in ("guards", "flower")
-    if elsewhere and wanted.csv and population is not None:  # and so are their records
-        return population, Partition(np.zeros(0, np.int64), np.zeros(len(population) + 1, np.int64))
+        population = declared_population(config, dataset)
+    if population is not None and wanted.csv and config.clients.elsewhere:
+        found = _counted(config, dataset) or {}
+        if found.keys() != set(population.client):  # the clients' records are elsewhere, too
+            _require_sizes(population, found, dataset.name)
+            return population, Partition(np.zeros(0, np.int64), np.zeros(len(population) + 1, np.int64))
     if data.partition == "natural":
         names, partition = _by_owner(dataset, population, data.records)
     else:
@@ -55,13 +67,46 @@ def divide(
         epsilon = budgets.draw(wanted.budgets, partition.clients, stream(config.seed, Purpose.BUDGETS))
         population = Population.of(epsilon, wanted.delta, partition.sizes)
         population = replace(population, client=names or population.client)
-    if (population.size != partition.sizes).any():
-        odd = int(np.flatnonzero(population.size != partition.sizes)[0])
-        raise DataError(
-            f"client {population.client[odd]} declares {population.size[odd]} records, but holds "
-            f"{partition.sizes[odd]} for training in {dataset.name}: declare what is there"
-        )
+    _require_sizes(
+        population, dict(zip(population.client, partition.sizes.tolist(), strict=True)), dataset.name
+    )
     return population, partition
+
+
+def declared_population(config: Config, dataset: Dataset) -> Population:
+    """Read the population's CSV file; sizes that it does not name are counted where records have owners."""
+    return Population.from_csv(config.population.csv, _counted(config, dataset))
+
+
+def _counted(config: Config, dataset: Dataset) -> dict[str, int] | None:
+    natural = config.data.partition == "natural" and dataset.owner is not None
+    return owner_sizes(dataset) if natural else None
+
+
+def owner_sizes(dataset: Dataset) -> dict[str, int]:
+    """Return the number of training records of each owner who has any, by name."""
+    count = np.bincount(np.zeros(0, np.int64) if dataset.owner is None else dataset.owner)
+    return {dataset.owners[i]: int(count[i]) for i in np.flatnonzero(count)}
+
+
+def _require_sizes(population: Population, found: Mapping[str, int], data: str) -> None:
+    """Refuse declared sizes that are not those found in the data; name all such clients."""
+    declared = zip(population.client, population.size.tolist(), strict=True)
+    odd = [
+        f"client {name}: declares {size} records, and has {found[name]} for training"
+        for name, size in declared
+        if found.get(name, size) != size
+    ]
+    if odd:
+        raise DataError(
+            "\n  ".join(
+                [
+                    f"{len(odd)} of {len(population)} sizes are not those of {data}: declare the records for "
+                    "training, without those held out, or leave the column size out",
+                    *listed(odd),
+                ]
+            )
+        )
 
 
 def _by_size(config: Config, dataset: Dataset, declared: Population | None) -> Partition:
@@ -83,16 +128,11 @@ def _by_owner(dataset: Dataset, declared: Population | None, least: int) -> tupl
 
     Clients are in the order of the declared population, if there is one.
     """
-    owner = dataset.owner
-    least, count = max(1, least), np.bincount(np.zeros(0, np.int64) if owner is None else owner)
-    names = tuple(dataset.owners[i] for i in np.flatnonzero(count >= least))
+    owner, least = dataset.owner, max(1, least)
+    sizes = owner_sizes(dataset)
+    names = tuple(name for name in dataset.owners if sizes.get(name, 0) >= least)
     if owner is not None and declared is not None:
-        if set(declared.client) != set(names):
-            odd = sorted(set(declared.client) ^ set(names))
-            raise DataError(
-                f"the population and the data set name different clients, such as {', '.join(odd[:5])}; "
-                f"the population has {len(declared)}, {dataset.name} has records of {len(names)}"
-            )
+        _require_same_clients(declared, names, dataset.name)
         number = {name: i for i, name in enumerate(declared.client)}
         owner = np.array(  # those left out come last, and have too few records
             [number.get(name, len(declared) + i) for i, name in enumerate(dataset.owners)]
@@ -101,6 +141,23 @@ def _by_owner(dataset: Dataset, declared: Population | None, least: int) -> tupl
     return names, partitions.partition(
         "natural", dataset.train.labels, None, np.random.default_rng(), owner=owner, minimum=least
     )
+
+
+def _require_same_clients(declared: Population, found: tuple[str, ...], data: str) -> None:
+    """Refuse a population whose clients are not those that have records; name all of them."""
+    named, having = set(declared.client), set(found)
+    odd = [f"client {name}: no records in {data}" for name in declared.client if name not in having]
+    odd += [f"client {name}: not in the population" for name in found if name not in named]
+    if odd:
+        raise DataError(
+            "\n  ".join(
+                [
+                    f"the population and the data set name different clients: {len(declared)} clients, and "
+                    f"records of {len(found)}",
+                    *listed(odd),
+                ]
+            )
+        )
 
 
 def parameters_of(config: Config, taken: Collection[str]) -> dict[str, Parameter]:

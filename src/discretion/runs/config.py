@@ -13,18 +13,25 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from pydantic_core import PydanticCustomError
 
 from discretion.clients.training import RecordOrder, Schedule
+from discretion.clients.turnout import MAJORITY
 from discretion.errors import ConfigError, InputError, nearest
 from discretion.files import read_toml
 from discretion.jsonfile import coerced
-from discretion.methods import DEFAULT
+from discretion.methods import DEFAULT, DEFAULTS
 from discretion.plan.phase import LARGEST, MOST_ROUNDS, SMALLEST
 from discretion.plan.plan import Parameter
+from discretion.tasks.datasets import HOLD_OUT
 
 MOST_THREADS = 1024  # or workers: each has buffers of its own, and a slip of the key must not take all memory
 
+HELD_OUT = "held-out"  # what data.test says besides the name of a file
+# How a table is read: a run's name depends on the records that were read.
+READING = ("hold_out", "label_column", "client_column", "encoding", "decimal")
+
 # What a setting is for. "decides": the run's numbers follow from it. "means": how and where it is executed.
 # "place": a path, address or key, which may name people, machines or passwords, and is shown to nobody.
-Role = Literal["decides", "means", "place"]
+# "told": words for readers, shown as they are.
+Role = Literal["decides", "means", "place", "told"]
 
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -52,6 +59,7 @@ def setting(default: Any, description: str, role: Role = "decides", **bounds: An
 
 means = partial(setting, role="means")
 place = partial(setting, "", role="place")
+told = partial(setting, "", role="told", max_length=300)
 
 
 def roles(section: type[ConfigSection], prefix: str = "") -> dict[str, Role]:
@@ -66,7 +74,10 @@ def roles(section: type[ConfigSection], prefix: str = "") -> dict[str, Role]:
 
 
 class PopulationConfig(ConfigSection):
-    csv: str = place("CSV with client,epsilon,delta,size; empty: a budget mix")
+    csv: str = place(
+        "CSV with client,epsilon,delta,size; empty: a budget mix. Sizes are counted if left out and records "
+        "have owners"
+    )
     clients: int = setting(600, "number of clients, with a budget mix; a natural partition has its own", ge=1)
     budgets: str = setting(
         "0.5-1.5-3",
@@ -81,6 +92,21 @@ class DataConfig(ConfigSection):
         "fashion-mnist", "a data set of `discretion data`, csv, or your own package.module:function"
     )
     path: str = place('your own table, with name = "csv"')
+    test: str = place(
+        "csv: a table of test records, or held-out: a share of each client's records, which are no longer "
+        "private then; empty: the data set's own test records, and of a csv held-out"
+    )
+    hold_out: float = setting(
+        HOLD_OUT, "csv: share of each client's records that is held out of training, for testing", ge=0, lt=1
+    )
+    label_column: str = setting("label", "csv: name of the column of labels", min_length=1)
+    client_column: str = setting("client", "csv: name of the column of clients", min_length=1)
+    encoding: str = setting("", "csv: such as cp1252; empty: UTF-8, or as a byte order mark says")
+    decimal: Literal["", ",", "."] = setting("", "csv: decimal sign; empty: as the table tells")
+    labels: tuple[str, ...] = setting(
+        (), "csv: all labels, in the order of every GUARD.toml; empty: those of the table, sorted"
+    )
+    scales: dict[str, float] = setting({}, "csv: public numbers by which columns are divided; empty: none")
     partition: str = setting(
         "iid", "iid, dirichlet, shards, mostly_sorted, or natural (a client for each owner in the data)"
     )
@@ -96,6 +122,10 @@ class DataConfig(ConfigSection):
         0, "records of each client; 0: divide all; natural: clients with fewer are left out", ge=0
     )
 
+    @property
+    def test_file(self) -> str:
+        return "" if self.test == HELD_OUT else self.test
+
 
 class ModelConfig(ConfigSection):
     name: str = setting(
@@ -104,7 +134,11 @@ class ModelConfig(ConfigSection):
 
 
 class PlanConfig(ConfigSection):
-    method: str = setting(DEFAULT, "a method of `discretion methods`, or your own package.module:function")
+    method: str = setting(
+        DEFAULT,
+        "a method of `discretion methods`, or your own package.module:function; it decides what is "
+        f"protected: a whole client ({DEFAULTS['client']}, …), or each record ({DEFAULTS['record']}, …)",
+    )
     rounds: int = setting(30, "rounds of training", ge=1, le=MOST_ROUNDS)
     rate: Share = setting(0.1, "sampling rate: a client's chance to take part in a round (mean over clients)")
     clip: float = setting(0.5, "clipping norm: bound on an update's L2 norm (mean over clients)", gt=0)
@@ -208,6 +242,11 @@ class ClientsConfig(ConfigSection):
     connection: str = means("here", "flower: the SuperLink, by its name in Flower's config.toml")
     home: str = place("flower: the folder of Flower's config.toml; empty: as FLWR_HOME says")
     timeout: float = means(600.0, "seconds to wait for answers in a round", gt=0)
+    least_answers: Share = means(
+        MAJORITY,
+        "least share of the clients that a round may ask that must answer when asked; below it the run "
+        "stops before the model moves, and can be resumed",
+    )
     missing: Literal["top_up", "discard"] = setting(
         "top_up",
         "if shares of a secure sum's noise are missing, the server adds noise (top_up), or the "
@@ -220,8 +259,13 @@ class ClientsConfig(ConfigSection):
     )
 
     @property
+    def elsewhere(self) -> bool:
+        """Return whether clients alone have their records."""
+        return self.where in ("guards", "flower")
+
+    @property
     def answers_seen(self) -> bool:
-        return self.where in ("guards", "flower") and not self.secure_sum
+        return self.elsewhere and not self.secure_sum
 
 
 class TrackConfig(ConfigSection):
@@ -234,6 +278,15 @@ class TrackConfig(ConfigSection):
         "tensorboard: a folder, else one in the run folder; mlflow: a server's address or a folder, "
         "else as MLFLOW_TRACKING_URI says"
     )
+
+
+class AboutConfig(ConfigSection):
+    """Who does this and why, printed on every page of the report; empty: the report says "not stated"."""
+
+    project: str = told("what this is part of, such as Heart attacks, second study")
+    purpose: str = told("what the model is for")
+    operator: str = told("who runs this and answers for it")
+    contact: str = told("where clients and officers may ask")
 
 
 class Config(ConfigSection):
@@ -254,6 +307,7 @@ class Config(ConfigSection):
     train: TrainConfig = TrainConfig()
     clients: ClientsConfig = ClientsConfig()
     track: TrackConfig = TrackConfig()
+    about: AboutConfig = AboutConfig()
 
     def anchored(self) -> "Config":
         """Return the settings with absolute paths, so that a run is resumed from any folder."""
@@ -294,7 +348,11 @@ class Config(ConfigSection):
         The run's name is a hash of this text, the population, the data and the first model.
         """
         kept = _by_role(self.deciding(), {"place": None})
-        del kept["clients"], kept["track"]
+        del kept["about"], kept["clients"], kept["track"]
+        kept["data"] = {name: value for name, value in kept["data"].items() if name not in READING}
+        for name in ("labels", "scales"):  # a run without them is the one that it was before they existed
+            if not kept["data"][name]:
+                del kept["data"][name]
         usual = ClientsConfig()
         deciding = _by_role(self.clients, {"place": None, "means": None}).items()
         if special := {name: value for name, value in deciding if value != getattr(usual, name)}:
@@ -322,7 +380,7 @@ def without_credentials(text: str) -> str:
 
 
 def _absolute(path: str) -> str:
-    return str(Path(path).absolute()) if path and "://" not in path else path
+    return str(Path(path).absolute()) if path and path != HELD_OUT and "://" not in path else path
 
 
 def unplaced(value: Any) -> Any:
@@ -369,9 +427,10 @@ def _explain(error: dict[str, Any], known: Sequence[str]) -> str:
     return f"{name}: unknown setting.{hint or ' Known are ' + ', '.join(known)}"
 
 
-def template() -> str:
-    """Return a config.toml with every setting at its default and a comment on each."""
-    return "# Settings of a run of Discretion.\n" + _commented(Config(), "\n")
+def template(unit: str = "client") -> str:
+    """Return a config.toml with every setting at its default for this unit, and a comment on each."""
+    plan = PlanConfig(method=DEFAULTS[unit])
+    return "# Settings of a run of Discretion.\n" + _commented(Config(plan=plan), "\n")
 
 
 def _commented(section: ConfigSection, text: str) -> str:

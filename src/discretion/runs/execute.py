@@ -2,21 +2,22 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import safetensors.numpy
 
-from discretion.clients.messages import read_key
 from discretion.clients.remote import RemoteClients
-from discretion.clients.transport import Sockets, Transport, read_addresses
-from discretion.errors import FolderError, InputError
-from discretion.files import write_safely
-from discretion.ledger.heads import KnownHeads
+from discretion.clients.transport import Transport
+from discretion.clients.turnout import Turnout
+from discretion.errors import AnswersError, FolderError, InputError
+from discretion.files import trying_to, write_safely
 from discretion.ledger.ledger import Ledger
-from discretion.runs.build import load_data, local_training, server_of
+from discretion.runs import preflight
+from discretion.runs.build import load_data, server_of
+from discretion.runs.elsewhere import remote_clients
 from discretion.runs.folder import RESTORE, alone, read_checkpoint, write_checkpoint
 from discretion.runs.history import Journal
 from discretion.runs.manifest import compare, write_manifest
@@ -35,9 +36,11 @@ class Progress:
     rounds: int
     accuracy: float | None
     spent: float  # the largest share of a budget that any client has spent
+    turnout: Turnout | None = None  # None where clients are in this process
 
 
 OnRound = Callable[[Progress], None]
+OnPreflight = Callable[[preflight.Preflight], None]
 
 
 def execute(
@@ -46,10 +49,15 @@ def execute(
     profile: Profile | None = None,
     transport: Transport | None = None,
     overrides: Sequence[str] = (),
+    tell: OnPreflight | None = None,
+    asked: bool = False,
 ) -> Run:
     """Do the rounds of a prepared run that are left, and return the run as it is then.
 
     A run keeps its settings; `overrides` may change only where, and how fast, it is executed.
+
+    Guards are asked first whether they are ready, unless they were `asked` just before; `tell` is given what
+    they said. Where too few are, or somebody takes labels, features or model for others, nothing is charged.
 
     History is written before the checkpoint, and the checkpoint before the ledger's commit: after a crash at
     any point the checkpoint says which rounds are done, later lines of history are dropped, and earlier
@@ -75,6 +83,10 @@ def execute(
             )
         profile, before = profile or Profile(), run.refreshed().profile
         with Ledger(folder.ledger(config), run.population, config.rule) as ledger:
+            if config.clients.where != "here":  # first, since guards keep reserved what an open run may spend
+                _finish_earlier_runs(run, task, ledger, transport)
+            if not asked:
+                _preflight(run, task, transport, tell)
             try:
                 state = _execute(run, task, ledger, on_round, profile, transport)
             finally:
@@ -82,6 +94,14 @@ def execute(
                     _add_profile(run, profile, before)
             _end(run, safetensors.numpy.save(task.clients.named(state.result)))
     return run.refreshed()
+
+
+def _preflight(run: Run, task: Task, transport: Transport | None, tell: OnPreflight | None) -> None:
+    """Ask guards whether they are ready; raise where the run may not go on."""
+    if (found := preflight.ask(run, task, transport)) is not None:
+        if tell:
+            tell(found)
+        found.require()
 
 
 def _require_same(run: Run, found: Run) -> None:
@@ -107,10 +127,6 @@ def _execute(
     state = _last_state(run, first_model(config, task.clients))
     history, answers = journals = [Journal(path, state.round) for path in (folder.history, folder.answers)]
     elsewhere = remote_clients(run, task, transport)
-    if elsewhere:
-        folder.answers.touch(mode=0o600)  # it tells whose coins came up
-        _finish_earlier_runs(run, task, ledger, transport)
-        elsewhere.join()
     how = config.train
     rounds = train(
         plan,
@@ -125,7 +141,12 @@ def _execute(
         profile=profile,
         shares=config.clients.missing if elsewhere else "here",
     )
-    with profile("other"):
+    with profile("other"), _stops_on_record(elsewhere, answers):
+        if elsewhere:
+            with trying_to("write", folder.answers):
+                folder.answers.touch(mode=0o600)  # it tells whose coins came up
+            if state.round < plan.rounds:
+                elsewhere.begin(state.round + 1)
         for state in rounds:
             record: dict[str, Any] = {"round": state.round}
             if state.round == plan.rounds or state.round % how.evaluate_every == 0:
@@ -133,18 +154,31 @@ def _execute(
                     quality = task.clients.evaluate(state.result)
                 loss = math.inf if math.isnan(quality.loss) else quality.loss
                 record |= {"accuracy": quality.accuracy, "loss": loss}
+            heard = elsewhere.taken() if elsewhere else []
             with profile("write"):
                 history.add([record])
-                if elsewhere:
-                    answers.add(elsewhere.taken())
+                if heard:
+                    answers.add([asdict(each) for each in heard])
                 write_checkpoint(folder, state, {each.path.name: each.digest for each in journals})
             profile.rounds += 1
             if on_round:
                 spent = run.certificate.spending.share(state.round)
-                on_round(Progress(state.round, plan.rounds, record.get("accuracy"), spent))
+                turnout = heard[-1].turnout if heard else None
+                on_round(Progress(state.round, plan.rounds, record.get("accuracy"), spent, turnout))
     if elsewhere:
         elsewhere.finish(plan.rounds)
     return state
+
+
+@contextmanager
+def _stops_on_record(elsewhere: RemoteClients | None, answers: Journal) -> Iterator[None]:
+    """Put the round in which too few clients answer on record: a resumed run drops it, and does it anew."""
+    try:
+        yield
+    except AnswersError:
+        if elsewhere:
+            answers.add([asdict(each) for each in elsewhere.taken()])
+        raise
 
 
 def _last_state(run: Run, first: Vector) -> State:
@@ -167,7 +201,8 @@ def _end(run: Run, model: bytes) -> None:
     folder = run.files
     write_manifest(folder, {folder.model: model})
     write_safely(folder.model, model)
-    folder.checkpoint.unlink(missing_ok=True)
+    with trying_to("remove", folder.checkpoint):
+        folder.checkpoint.unlink(missing_ok=True)
 
 
 def _finish_earlier_runs(run: Run, task: Task, ledger: Ledger, transport: Transport | None) -> None:
@@ -175,27 +210,7 @@ def _finish_earlier_runs(run: Run, task: Task, ledger: Ledger, transport: Transp
     while run.config.after:
         run = read_run(run.config.after)
         if (clients := remote_clients(run, task, transport)) is not None:
-            clients.join()
             clients.finish(len(ledger.states(run.about.id)))
-
-
-def remote_clients(run: Run, task: Task, transport: Transport | None = None) -> RemoteClients | None:
-    """Reach clients elsewhere by this transport, or by their guards' sockets; None where all are here."""
-    config = run.config
-    if config.clients.where == "here":
-        return None
-    return RemoteClients(
-        transport or Sockets(read_addresses(Path(config.clients.addresses))),
-        read_key(Path(config.clients.key)),
-        run.plan,
-        run.population,
-        run.about.id,
-        model=config.model.name,
-        shapes=task.clients.shapes,
-        local=local_training(config),
-        timeout=config.clients.timeout,
-        heads=KnownHeads(run.files.heads(config)),
-    )
 
 
 def _add_profile(run: Run, profile: Profile, before: Timed | None) -> None:

@@ -1,7 +1,6 @@
 """The files of a run folder, the lock that keeps two processes apart, and the checkpoint."""
 
 import hashlib
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from discretion import jsonfile
 from discretion.errors import ConfigError, FolderError, InputError
-from discretion.files import locked, write_safely
+from discretion.files import locked, read_bytes, trying_to, write_safely
 from discretion.runs.config import Config
 from discretion.training.loop import State
 
@@ -43,6 +42,9 @@ class RunFolder:
         self.profile = path / "profile.json"
         self.manifest = path / "manifest.json"
         self.audit = path / "audit.json"
+        self.next_audit = path / "audit.json.next"  # until the manifest lists it
+        self.preflight = path / "preflight.json"
+        self.statements = path / "statements.json"
         self.lock = path / ".lock"
 
     def __fspath__(self) -> str:
@@ -62,12 +64,12 @@ class RunFolder:
         return Path(config.ledger) if config.ledger else self.path / "ledger.sqlite"
 
     def heads(self, config: Config) -> Path:
-        """Where the heads of guards' ledgers are kept: beside the ledger that this run uses."""
-        return self.ledger(config).with_suffix(".heads")
+        """Where the heads of guards' ledgers are kept: beside the operator's key, for all of its runs."""
+        return Path(f"{config.clients.key}.heads")
 
     def secret(self) -> bytes:
         """Return the key of the run's name; empty for a simulation, whose name anybody may compute."""
-        return self.key.read_bytes() if self.key.exists() else b""
+        return read_bytes(self.key) or b""
 
     def require(self) -> None:
         if not self.about.is_file():
@@ -75,9 +77,7 @@ class RunFolder:
 
     def require_new(self) -> None:
         if self.path.exists() and any(self.path.iterdir()):
-            raise ConfigError(
-                f"{self.path} exists already. Give another --out, or --resume to go on with a run in it."
-            )
+            raise ConfigError(f"{self.path} exists already. Give another folder, or resume the run in it.")
 
 
 @contextmanager
@@ -85,9 +85,9 @@ def alone(folder: RunFolder) -> Iterator[None]:
     """Hold the run's lock, or raise if another process holds it; the lock ends with this process."""
     in_use = f"{folder.path} is being run by another process: wait for it, or stop it"
     with locked(folder.lock, in_use) as lock:
-        lock.truncate(0)
-        lock.write(lock_scope())
-        lock.flush()
+        with trying_to("write", folder.lock):
+            lock.truncate(0)
+            lock.write(lock_scope().encode())
         yield
 
 
@@ -130,15 +130,14 @@ def read_sealed(folder: RunFolder) -> Sealed | None:
     Guarantees:
         A checkpoint with a changed byte, or cut short, is refused.
     """
-    try:
-        content = folder.checkpoint.read_bytes()
-    except FileNotFoundError:
+    content = read_bytes(folder.checkpoint)
+    if content is None:
         return None
     seal = re.search(rb'"sha256":"([0-9a-f]{64})"', content)
     if seal is None or _digest(content.replace(seal[1], UNSEALED, 1)) != seal[1]:
         found = "no SHA-256 in it" if seal is None else "its content has not the SHA-256 that is in it"
         raise FolderError(f"{folder.checkpoint} is damaged or was changed: found {found}. {RESTORE}")
-    state = _state(read_tensors(folder.checkpoint), folder.checkpoint)
+    state = _state(tensors_in(content, folder.checkpoint), folder.checkpoint)
     header = content[8 : 8 + int.from_bytes(content[:8], "little")]
     try:
         return Sealed(state, dict(jsonfile.loads(header)["__metadata__"]))
@@ -151,12 +150,13 @@ def _digest(content: bytes) -> bytes:
 
 
 def _state(tensors: dict[str, NDArray[Any]], path: Path) -> State:
-    """Return the state in a checkpoint's tensors; refuse other names, types and shapes."""
+    """Return the state in a checkpoint's tensors; refuse other names, types and shapes, NaN and infinity."""
     names = {field.name for field in fields(State)}
     odd = sorted(names ^ set(tensors)) or [
         name for name, array in tensors.items() if not _fits(name, array, tensors["model"].size)
     ]
-    if odd or tensors["round"][0] < 1 or not 0 < tensors["scale"][0] < math.inf:
+    odd = odd or [f"{name} (not finite)" for name in tensors if not np.isfinite(tensors[name]).all()]
+    if odd or tensors["round"][0] < 1 or tensors["scale"][0] <= 0:
         raise FolderError(
             f"{path} is no checkpoint of a run: found odd {', '.join(odd) or 'round or scale'}. {RESTORE}"
         )
@@ -175,7 +175,12 @@ def _fits(name: str, array: NDArray[Any], size: int) -> bool:
 
 def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
     """Return the arrays in a safetensors file, by name; raise `FolderError` where it is none."""
+    return tensors_in(read_bytes(path) or b"", path)
+
+
+def tensors_in(content: bytes, path: Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays in the content of a safetensors file, by name."""
     try:
-        return safetensors.numpy.load(path.read_bytes())
+        return safetensors.numpy.load(content)
     except (safetensors.SafetensorError, LookupError, TypeError, ValueError) as problem:
         raise FolderError(f"cannot read {path}: no safetensors file ({problem}). {RESTORE}") from None

@@ -14,7 +14,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter
 from discretion import jsonfile
 from discretion.arrays import Floats, Ints
 from discretion.clients.remote import Heard
-from discretion.files import append, write_safely
+from discretion.files import append, read_bytes, write_safely
 from discretion.jsonfile import Record
 
 
@@ -35,6 +35,9 @@ class AnswersLine(Record):
     refused: dict[str, str]
     lost: NonNegativeInt
     missing: NonNegativeFloat = 0.0
+    expected: NonNegativeInt = 0
+    answering: NonNegativeInt = 0
+    enough: bool = True
 
 
 _HISTORY, _ANSWERS = TypeAdapter(HistoryLine), TypeAdapter(AnswersLine)
@@ -139,5 +142,5 @@ def _round_of(line: str) -> int:
 
 
 def _whole_lines(path: Path) -> list[str]:
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    text = (read_bytes(path) or b"").decode(errors="replace")
     return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]

@@ -6,7 +6,7 @@ import platform
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -18,7 +18,7 @@ import numpy as np
 from discretion.accounting import certify
 from discretion.accounting.cross_check import cross_check
 from discretion.errors import InputError
-from discretion.files import AnyPath, sync, write_private, write_safely
+from discretion.files import AnyPath, make_folder, sync, trying_to, write_private, write_safely
 from discretion.ledger.ledger import Ledger
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
@@ -26,8 +26,10 @@ from discretion.runs.build import divide, fitted, load_data, local_clients, plan
 from discretion.runs.config import Config, make, read
 from discretion.runs.folder import RunFolder, read_checkpoint
 from discretion.runs.manifest import write_manifest
+from discretion.runs.places import require_addresses
 from discretion.runs.read import Run, RunAbout
 from discretion.tasks.datasets import Dataset
+from discretion.tasks.schema import Schema, schema_of
 from discretion.training.server_update import Vector
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Task:
 
     population: Population
     clients: "LocalClients"
+    records: Schema  # what records mean
     name: str  # of the run: equal tasks under equal settings have equal names, and equal seeded noise
 
 
@@ -54,7 +57,7 @@ def build_task(
     arrays = (partition.index, partition.start, dataset.train.inputs, dataset.train.labels)
     for array in (*arrays, first_model(config, clients)):
         content.update(np.ascontiguousarray(array).data)
-    return Task(population, clients, content.hexdigest()[:16])
+    return Task(population, clients, schema_of(dataset), content.hexdigest()[:16])
 
 
 def first_model(config: Config, clients: "LocalClients") -> Vector:
@@ -74,35 +77,25 @@ def first_model(config: Config, clients: "LocalClients") -> Vector:
     return state.model
 
 
-def prepare(
-    config: Config | Mapping[str, Any] | AnyPath,
-    out: AnyPath,
+def draft(
+    config: Config,
+    out: Path,
     dataset: Dataset | None = None,
     population: Population | None = None,
     plan: Plan | None = None,
-) -> Run:
-    """Plan, certify and write a new run folder, all of it or nothing; return the run, ready to be executed.
+) -> tuple[Run, bytes]:
+    """Plan and certify a new run; return it, with the key of its name. Nothing is written.
 
-    The certificate is counted again by dp-accounting before anything is written (`cross_check`).
-
-    `config` is a Config, a nested dictionary of settings, or a config.toml. `population` and `plan` are
-    those that were made already, if they were.
+    The certificate is counted again by dp-accounting (`cross_check`).
     """
-    folder = RunFolder(Path(out))
-    folder.require_new()
-    if not isinstance(config, Config):
-        config = make(dict(config)) if isinstance(config, Mapping) else read(Path(config))
     config = config.anchored()
     dataset = dataset or load_data(config)
     key = b"" if config.train.randomness == "seeded" else secrets.token_bytes(32)
     task = build_task(config, dataset, population, key)
+    require_addresses(config, task.population)
     plan = plan or fitted(plan_of(config, task.population), config, task.clients.layers)
     certificate = certify(plan, task.population)
     certificate.require(plan, config.train.accept_no_privacy)
-    checked = cross_check(plan, task.population, certificate)
-    if config.ledger:
-        with Ledger(config.ledger, task.population, config.rule) as ledger:
-            ledger.consider(plan, config.train.accept_no_privacy)
     about = RunAbout(
         id=task.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -112,19 +105,48 @@ def prepare(
         source=dataset.source,
         device=str(task.clients.device),
         randomness=certificate.randomness,
-        cross_check=checked,
+        cross_check=cross_check(plan, task.population, certificate),
+        classes=dataset.classes,
+        majority=float(np.bincount(dataset.test.labels).max() / len(dataset.test.labels)),
     )
-    run = Run(folder.path, config, about, task.population, plan, certificate, task)
-    _write(run, key)
+    return Run(out, config, about, task.population, plan, certificate, task), key
+
+
+def prepare(
+    config: Config | Mapping[str, Any] | AnyPath,
+    out: AnyPath,
+    dataset: Dataset | None = None,
+    population: Population | None = None,
+    plan: Plan | None = None,
+    preflight: Callable[[Run, Task], None] | None = None,
+) -> Run:
+    """Plan, certify and write a new run folder, all of it or nothing; return the run, ready to be executed.
+
+    `config` is a Config, a nested dictionary of settings, or a config.toml. `population` and `plan` are
+    those that were made already, if they were. `preflight` is called before anything is written: if it
+    raises, nothing is.
+    """
+    folder = RunFolder(Path(out))
+    folder.require_new()
+    if not isinstance(config, Config):
+        config = make(dict(config)) if isinstance(config, Mapping) else read(Path(config))
+    run, key = draft(config, folder.path, dataset, population, plan)
+    if preflight and run.task:
+        preflight(run, run.task)
+    if run.config.ledger:
+        with Ledger(run.config.ledger, run.population, run.config.rule) as ledger:
+            ledger.consider(run.plan, run.config.train.accept_no_privacy)
+    write_run(run, key)
     return run
 
 
-def _write(run: Run, key: bytes) -> None:
+def write_run(run: Run, key: bytes) -> None:
     """Write the folder beside its place, then give it its name."""
     path = run.folder
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    draft.chmod(0o755)
+    make_folder(path.parent)
+    with trying_to("write", path):
+        draft = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        draft.chmod(0o755)
     try:
         half = RunFolder(draft)
         write_safely(half.config, run.config.to_toml().encode())
@@ -135,8 +157,9 @@ def _write(run: Run, key: bytes) -> None:
             write_private(half.key, key)
         write_safely(half.about, (json.dumps(run.about.model_dump(), indent=1) + "\n").encode())
         write_manifest(half)
-        draft.rename(path)  # in place of an empty folder, if there is one
-        sync(path.parent)
+        with trying_to("write", path):
+            draft.rename(path)  # in place of an empty folder, if there is one
+            sync(path.parent)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise

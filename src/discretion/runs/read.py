@@ -12,7 +12,9 @@ from discretion.accounting import Certificate, Pld
 from discretion.accounting.certificate import worst_of
 from discretion.accounting.cross_check import CrossCheck
 from discretion.arrays import Floats, Ints
-from discretion.errors import InputError, PlanError
+from discretion.clients.remote import Heard
+from discretion.clients.turnout import Turnout, fewest, nobody, orders_until
+from discretion.errors import AnswersError, InputError, PlanError
 from discretion.files import AnyPath, read_text
 from discretion.jsonfile import AnyRecord, Record, parse
 from discretion.ledger.reader import OnRecord, nothing, read_on
@@ -24,12 +26,13 @@ from discretion.runs import config as settings
 from discretion.runs.config import Config
 from discretion.runs.folder import RunFolder
 from discretion.runs.history import History, read_answers, read_history
-from discretion.runs.manifest import compare
+from discretion.runs.manifest import audit_of, compare
 
 if TYPE_CHECKING:
     from discretion.runs.prepare import Task
 
 NUMBER = re.compile(r"\d[\d.,]*(?<![.,])")
+MOST_REASONS, LONGEST_REASON = 3, 300  # in one text; characters, which guards chose
 
 
 class RunAbout(Record):
@@ -44,6 +47,8 @@ class RunAbout(Record):
     device: str = ""
     randomness: str
     cross_check: CrossCheck | None = None
+    classes: int = 0  # labels that a record can have; 0: not on record
+    majority: float | None = None  # share of the test records with the most frequent label
 
 
 class Timed(Record):
@@ -57,7 +62,7 @@ class Timed(Record):
 class Run:
     """One run: what was decided before training, read once, and what its folder says of the rounds so far.
 
-    History, ledger, refusals and times are read when they are first asked for, and kept;
+    History, ledger, answers and times are read when they are first asked for, and kept;
     `refreshed` gives a run that reads them anew.
     """
 
@@ -110,16 +115,52 @@ class Run:
         return read_on(self.files.ledger(self.config), self.about.id, known)
 
     @cached_property
+    def answers(self) -> list[Heard]:
+        """What came of the orders of each round; nothing where clients are in this process."""
+        try:
+            return read_answers(self.files.answers)
+        except (OSError, ValueError) as problem:
+            raise InputError(f"cannot read {self.files.answers}: {problem}") from None
+
+    @property
+    def certificate_text(self) -> str:
+        """The certificate as its file has it."""
+        return read_text(self.files.certificate)
+
+    @cached_property
+    def audit_text(self) -> str | None:
+        """The audit as its file has it; None where the run was not audited."""
+        return audit_of(self.files)
+
+    @cached_property
     def refusals(self) -> dict[str, tuple[int, str]]:
         """By client: the first round that its guard refused, and why."""
         found: dict[str, tuple[int, str]] = {}
-        try:
-            for heard in read_answers(self.files.answers):
-                for client, reason in heard.refused.items():
-                    found.setdefault(client, (heard.round, reason))
-        except (OSError, ValueError) as problem:
-            raise InputError(f"cannot read {self.files.answers}: {problem}") from None
+        for heard in self.answers:
+            for client, reason in heard.refused.items():
+                found.setdefault(client, (heard.round, reason))
         return found
+
+    @cached_property
+    def turnout(self) -> Turnout | None:
+        """Of the round in which fewest clients answered; None where that is not on record."""
+        return fewest(heard.turnout for heard in self.answers)
+
+    @property
+    def answered(self) -> str:
+        """Sentences on how many clients answered, where they are elsewhere, and on rounds without any."""
+        rest = nobody(self.plan, self.ledger.idle if self.ledger else 0)
+        if self.turnout is None:
+            return rest
+        failed = sum(heard.asked - heard.answered for heard in self.answers)
+        told = self.turnout.sentence(failed, orders_until(self.plan, self.answers[-1].round))
+        return f"{told} {rest}" if rest else told
+
+    def require_answers(self) -> None:
+        """Raise `AnswersError` where the run stopped because too few clients answered."""
+        if self.turnout and not self.turnout.enough:
+            again = f"discretion run {self.folder} --resume"
+            raise AnswersError(f"{self.answered} Go on with `{again}` once enough of them do.")
 
     @cached_property
     def profile(self) -> Timed | None:
@@ -154,6 +195,14 @@ class Run:
         """
         told = (NUMBER.sub("…", reason) if self.secret else reason for reason in reasons)
         return sorted(Counter(told).items(), key=lambda item: (-item[1], item[0]))
+
+    def refusal_lines(self, reasons: Iterable[str]) -> list[str]:
+        """Return a line of printable characters for each of the most frequent reasons of guards to refuse."""
+        lines = []
+        for why, count in self.why_refused(reasons)[:MOST_REASONS]:
+            words = "".join(sign if sign.isprintable() else "?" for sign in why[:LONGEST_REASON])
+            lines.append(f"Clients whose guards refused: {count:,}. Why: {words}")
+        return lines
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -210,11 +259,14 @@ def read_runs(runs: Sequence[AnyRun]) -> list[Run]:
     return [run if isinstance(run, Run) else read_run(run) for run in paths.values()]
 
 
-def read_run(path: AnyPath) -> Run:
-    """Read a run folder, after comparing its files with the manifest; nothing in it is written."""
+def read_run(path: AnyPath, audited: bool = True) -> Run:
+    """Read a run folder, after comparing its files with the manifest; nothing in it is written.
+
+    Its audit is compared, too, unless `audited` is false: then it may be made anew.
+    """
     folder = RunFolder(Path(path))
     folder.require()
-    compare(folder)
+    compare(folder, audited)
     run = Run(
         folder=folder.path,
         config=settings.read(folder.config),

@@ -61,7 +61,8 @@ def replan(path: AnyPath, people: str | Path, out: AnyPath, report: Report | Non
             raise InputError(f"{folder.path} is finished: start a new run on its ledger")
         if read_checkpoint(folder) is None:
             raise InputError(f"no round of {folder.path} is done: start a new run instead")
-        wanted, ledger = Population.from_csv(people), folder.ledger(config)
+        sizes = dict(zip(run.population.client, run.population.size.tolist(), strict=True))
+        wanted, ledger = Population.from_csv(people, sizes), folder.ledger(config)
         with tempfile.TemporaryDirectory() as scratch:
             trial = Path(scratch) / "ledger.sqlite"
             copy_ledger(ledger, trial)
