@@ -12,23 +12,25 @@ from playwright.sync_api import Browser, Locator, Page
 from discretion.accounting import certify
 from discretion.audit import receipts
 from discretion.ledger.ledger import Ledger
+from discretion.ledger.lifetime import read_lifetime
 from discretion.methods import explain, make_plan
 from discretion.plan.population import Population
-from discretion.report import plan_page, write
+from discretion.report import budgets_page, page, plan_page, write
+from discretion.report.budget_tables import Source
 from discretion.report.receipt_page import render
 from discretion.runs.read import read_run
 from support.browser import Visit
-from support.run_folders import BARE, OWN, STRICT, make_run, people, run_of
+from support.run_folders import BARE, OWN, ROUNDS, STRICT, make_run, people, planned, run_of
 
 PHONE = 390
 READERS = ("operator", "officer", "researcher")
 WITH_TABS = ("report", "comparison", "many")
-PAGES = (*WITH_TABS, "receipt", "plan")
+PAGES = (*WITH_TABS, "receipt", "plan", "budgets")
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A report on one run, several runs compared, a run of 10,000 clients, a receipt, and a plan."""
+    """A report on one run, several compared, a run of 10,000 clients, a receipt, a plan, and all budgets."""
     home = tmp_path_factory.mktemp("pages")
     found = {name: home / f"{name}.html" for name in PAGES}
     one = run_of(home / "one", "spend_as_you_go")
@@ -53,7 +55,23 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     crowd = Population.of(people().epsilon, 1e-4, sizes)
     plan = make_plan("privacy_aware", crowd, {"rounds": 6, "rate": 0.25, "clip": 0.5})
     plan_page.write(plan, crowd, certify(plan, crowd), explain(plan, crowd), found["plan"])
+    page.write(budgets_page.render([lifetimes(home / "ledger.sqlite")]), found["budgets"], "page")
     return found
+
+
+def lifetimes(path: Path) -> Source:
+    """Sixty clients of three budgets in two runs, the second one open."""
+    population = people(60)
+    with Ledger(path, population) as ledger:
+        for run, rounds in (("first", ROUNDS), ("second", 2)):
+            ledger.admit(run, planned(OWN, population, noise=14.0))
+            for number in range(1, rounds + 1):
+                ledger.reserve(run, number)
+                ledger.commit(run, number)
+            if run == "first":
+                ledger.finish(run)
+        ledger.change_budget("c9", -1.0)  # all it had
+    return Source("ledger.sqlite", read_lifetime(path))
 
 
 def open_tabs(page: Page) -> Iterator[Locator | None]:
@@ -106,6 +124,12 @@ LIGHTNESS = """(selector) => {
 }"""
 
 
+COLOUR = """() => {
+  const drawn = document.querySelector(".line, .mark, .plot rect");
+  return getComputedStyle(drawn)[drawn.tagName === "rect" ? "fill" : "stroke"];
+}"""
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_dark_and_light(name: str, visit: Visit, pages: dict[str, Path]) -> None:
     light, dark = (visit(pages[name], dark=dark) for dark in (False, True))
@@ -115,12 +139,10 @@ def test_dark_and_light(name: str, visit: Visit, pages: dict[str, Path]) -> None
     assert dark.evaluate(LIGHTNESS, "body") > 0.9
     dark.reload()
     assert dark.evaluate(LIGHTNESS, "body") > 0.9  # it is remembered
-    colours = [
-        p.evaluate("getComputedStyle(document.querySelector('.line, .mark')).stroke") for p in (light, dark)
-    ]
-    assert colours[0] != "none"
+    colours = [p.evaluate(COLOUR) for p in (light, dark)]
+    assert colours[0] not in ("none", "")
     dark.get_by_role("button", name="Light or dark").click()
-    lines = dark.evaluate("getComputedStyle(document.querySelector('.line, .mark')).stroke")
+    lines = dark.evaluate(COLOUR)
     assert lines != colours[0]  # charts follow the theme
 
 
@@ -269,3 +291,34 @@ def test_ten_thousand_clients_make_a_light_page(visit: Visit, pages: dict[str, P
     assert pages["many"].stat().st_size < 500_000
     page = visit(pages["many"])
     assert page.evaluate("document.querySelectorAll('*').length") < 6000
+
+
+def test_accounts_can_be_found_sorted_and_filtered(visit: Visit, pages: dict[str, Path]) -> None:
+    page = visit(pages["budgets"])
+    rows, count = page.locator("#rows tr"), page.locator("#count")
+    names = page.locator("#rows th")
+    assert rows.count() == 50 and names.first.inner_text() == "c9"  # of it all is withdrawn
+    before = page.locator("#rows").inner_text()
+    page.get_by_label("First").select_option("name")
+    assert [names.nth(k).inner_text() for k in range(3)] == ["c0", "c1", "c2"]
+    page.get_by_label("First").select_option("share")
+    assert page.locator("#rows").inner_text() == before  # as without the script
+    page.get_by_role("button", name="Show more").click()
+    assert rows.count() == 60 and not page.get_by_role("button", name="Show more").is_visible()
+    page.get_by_label("Find").fill("C5")
+    assert rows.count() == 11 and count.inner_text() == "11 of 11 shown, of 60 in all."
+    page.get_by_label("no room").check()
+    assert rows.count() == 0 and count.inner_text() == "0 of 0 shown, of 60 in all."
+    page.get_by_label("Find").fill("")
+    assert [name.inner_text() for name in names.all()] == ["c9"]
+    rows.first.locator("summary").click()
+    assert "first: " in rows.first.inner_text() and "open" in rows.first.inner_text()
+
+
+def test_the_budgets_for_others_on_a_phone(visit: Visit, tmp_path: Path) -> None:
+    life = lifetimes(tmp_path / "ledger.sqlite").lifetime
+    page.write(budgets_page.render_public(life), tmp_path / "public.html", "page")
+    for width in (PHONE, 1440):
+        shown = visit(tmp_path / "public.html", width=width)
+        assert shown.evaluate("document.documentElement.scrollWidth") <= width
+        assert shown.locator("table").is_visible() and shown.evaluate(NAMELESS) == []

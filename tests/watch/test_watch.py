@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from discretion.clients.turnout import orders_until
 from discretion.ledger import reader
 from discretion.ledger.ledger import Ledger
 from discretion.plan.phase import Phase
@@ -25,7 +26,7 @@ from discretion.runs.prepare import prepare
 from discretion.watch.follow import Follow, Seen, Tail, is_locked
 from discretion.watch.live_page import PageView, page, view_of
 from discretion.watch.server import Watch
-from discretion.watch.state import classes, expected, pace, record_of
+from discretion.watch.state import classes, pace, record_of
 from support.run_folders import keep_secret, seal
 from support.small_run import ROUNDS, contents
 from support.stepping import Stepping
@@ -119,7 +120,6 @@ def test_a_run_is_seen_to_go_on_to_be_killed_and_to_be_resumed(made: Path) -> No
         assert Follow(made).look().counted == 3 and contents(made) == living
         run.kill()
     before = contents(made)
-    assert any(name.endswith("-wal") for name in before)
     assert Follow(made).look().counted == 3
     with Watch(made) as server:
         page(server.look().view)
@@ -309,6 +309,9 @@ def test_what_clients_elsewhere_answer_is_counted(copy: Path) -> None:
     assert [row.declined for row in classes(seen)] == [int(k == mine) for k in range(3)]
     said = view_of(seen).parts["missing"]
     assert "over &lt;b&gt;budget&lt;/b&gt;" in said and "1 of 28 orders were not answered" in said
+    told = seen.run.refusal_lines(["over <b>budget</b>", "a\x1b[2Jb" * 100, "over <b>budget</b>"])
+    assert told[0] == "Clients whose guards refused: 2. Why: over <b>budget</b>"
+    assert told[1].startswith("Clients whose guards refused: 1. Why: a?[2Jb") and len(told[1]) < 350
 
 
 def test_what_tells_of_secret_coins_is_not_shown(copy: Path) -> None:
@@ -337,7 +340,7 @@ def test_expected_orders_are_those_of_the_phases_so_far() -> None:
     everyone = np.ones(4)
     phases = [Phase.one_pool(2, rate * everyone, everyone, noise=1.0) for rate in (0.5, 0.25)]
     plan = Plan("idp_fedavg", ("a", "b", "c", "d"), tuple(phases))
-    assert [expected(plan, done) for done in range(5)] == [0, 2, 4, 5, 6]
+    assert [orders_until(plan, done) for done in range(5)] == [0, 2, 4, 5, 6]
 
 
 def test_the_pace_is_not_told_where_it_tells_who_took_part(copy: Path) -> None:

@@ -14,11 +14,13 @@ from urllib.parse import quote
 
 import pytest
 
+from discretion.clients.loopback import HOST
 from discretion.errors import InputError
 from discretion.runs.config import read
 from discretion.runs.folder import RunFolder
 from discretion.runs.prepare import prepare
-from discretion.watch.server import HOST, Watch
+from discretion.runs.read import read_run
+from discretion.watch.server import Watch
 from support.small_run import ROUNDS, contents
 from support.stepping import Stepping
 
@@ -67,9 +69,27 @@ def test_the_page_is_whole_before_any_script_runs(served: Watch) -> None:
     text = unescape(body.decode())
     assert status == 200 and headers["Content-Type"] == "text/html; charset=utf-8"
     assert f"All {ROUNDS} rounds are done" in text and text.count('class="chart"') == 2
-    assert "connect-src 'self'" in text and not re.search(r"(src|href)=\"(?!#|data:)", text)
+    assert "connect-src 'self'" in text and not re.search(r"(src|href)=\"(?!#|data:|budgets\")", text)
     assert headers["Cache-Control"] == "no-store" and headers["X-Frame-Options"] == "DENY"
     assert "Access-Control-Allow-Origin" not in headers
+
+
+def test_the_budgets_of_all_runs_on_the_ledger(served: Watch, copy: Path) -> None:
+    before = contents(copy)
+    status, headers, body = ask(served, "GET", "/budgets")
+    text = unescape(body.decode())
+    assert status == 200 and headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "Every client" in text and read_run(copy).about.id in text
+    assert contents(copy) == before
+    RunFolder(copy).ledger(read_run(copy).config).write_bytes(b"damaged")
+    status, _, body = ask(served, "GET", "/budgets")
+    assert status == 503 and b"ledger" in body
+
+
+def test_without_a_run_there_are_no_budgets(tmp_path: Path) -> None:
+    for server in serving(tmp_path / "later"):
+        status, _, body = ask(server, "GET", "/budgets")
+        assert status == 503 and b"there is no run yet" in body
 
 
 def test_numbers_for_machines(served: Watch) -> None:
@@ -221,5 +241,5 @@ def test_events_follow_a_run_that_is_killed_and_resumed(
 
 
 def test_a_port_that_is_taken_is_said(served: Watch, copy: Path) -> None:
-    with pytest.raises(InputError, match=f"port {served.server_port}.*another --port"):
+    with pytest.raises(InputError, match=f"port {served.server_port}.*another port"):
         Watch(copy, served.server_port)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from discretion.accounting.certificate import share_of
-from discretion.audit import statements
+from discretion.audit import statements, verdicts
 from discretion.runs.history import RoundRecord
 from discretion.runs.read import Run
 
@@ -54,7 +54,7 @@ def facts_of(run: Run) -> Facts:
         "accounting": certificate.accounting,
         "plan": certificate.plan,
         "population": certificate.population,
-        "protection": run.broken or statements.protection(certificate),
+        "protection": verdicts.protection(run),
         "accuracy on": statements.tested([run]),
     }
     for k, name in enumerate(names):

@@ -4,7 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from discretion.audit.enclosed import enclose, seal
 from discretion.report import charts, officer, operator, page, researcher, wording
 from discretion.report.fairness import measure
 from discretion.report.run_group import VERDICTS, Group, Verdict, class_names, comparable, group
@@ -19,7 +21,8 @@ READERS = {"operator": "Operation", "officer": "Data protection", "researcher": 
 class Summary:
     """Accuracy and cost of one method over its seeds, as plain values.
 
-    `verdict` is "within" (every client within its budget), "over", "none" (no privacy at all) or
+    `verdict` is "within" (every client within its budget), "over", "contradicted" (an audit says that an
+    epsilon is larger than certified), "none" (no privacy at all) or
     "broken" (the certificate is not of this plan or population).
     """
 
@@ -38,15 +41,21 @@ class Summary:
     verdict: Verdict
     comparable: bool
     remarks: tuple[str, ...]  # what must be known before the numbers are used
+    warnings: tuple[dict[str, Any], ...]  # settings and results that nobody can want: fields of `Caution`
 
 
 def write(
-    folders: Sequence[Run | Path], out: Path, title: str | None = None, class_accuracy: bool = False
+    folders: Sequence[Run | Path],
+    out: Path,
+    title: str | None = None,
+    class_accuracy: bool = False,
+    records: bool = True,
 ) -> None:
     """Write the report on these run folders to `out`, one HTML file that needs nothing else.
 
     With `class_accuracy` the report shows each model's accuracy on the records of each budget class. That
-    accuracy is not private, and is refused where data may be real.
+    accuracy is not private, and is refused where data may be real. With `records` the page holds what
+    `discretion verify` needs to verify it alone: the clients' names, budgets and sizes, plan and ledger rows.
     """
     groups = group(read_runs(folders))
     chosen = comparable(groups)
@@ -62,6 +71,7 @@ def write(
         measured={part.label: fairness[part.label] for part in chosen if part.label in fairness},
         secret=any(phase.turns is None for part in groups for phase in part.first.plan.phases),
         out=out,
+        records=enclose([run for part in groups for run in part.runs], records),
         VERDICTS=VERDICTS,
         charts=charts,
         officer=officer,
@@ -69,7 +79,7 @@ def write(
         researcher=researcher,
         wording=wording,
     )
-    page.write(text, out, "report")
+    page.write(seal(text), out, "report")
 
 
 def summarise(folders: Sequence[Run | Path]) -> list[Summary]:
@@ -94,5 +104,6 @@ def _summary(part: Group) -> Summary:
         budget={mine.name: mine.budget for mine in part.classes},
         verdict=part.verdict,
         comparable=not part.apart,
+        warnings=tuple(caution.to_record() for caution in part.cautions),
         remarks=(*(f"not comparable: {reason}" for reason in part.apart), *part.remarks),
     )

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from discretion.arrays import Floats, Ints
 from discretion.plan.advice import round_noise
 from discretion.plan.plan import Plan
-from discretion.plan.summary import treatment
+from discretion.plan.summary import noise_over_clip, treatment
 from discretion.report import numbers
 from discretion.report.chart import SYMBOLS, Chart, Series, Style, categories, linear, logarithmic, rounds
-from discretion.report.run_group import BudgetClass, Group, class_names
+from discretion.report.run_group import COUNTED, BudgetClass, Group, class_names
 
 ORDERS = 8  # --order-1 … in page.css
 HEADROOM = 1.12  # above the budget
@@ -45,7 +45,7 @@ def over_time(plan: Plan, member: Ints) -> dict[str, Floats]:
     Clips and multipliers are medians of clients with a positive rate; NaN where a class has none.
     """
     phases, sizes = plan.phases, np.bincount(member)
-    multipliers = [_medians(plan.release(phase)[1], phase.rate > 0, member) for phase in phases]
+    multipliers = [_medians(noise_over_clip(plan, phase), phase.rate > 0, member) for phase in phases]
     return {
         "Chance of taking part": np.array([np.bincount(member, phase.expected) / sizes for phase in phases]),
         "Clip": np.array([_medians(phase.clip, phase.rate > 0, member) for phase in phases]),
@@ -145,7 +145,7 @@ def panels(groups: Sequence[Group]) -> list[Panel]:
 
     Public data, which has no budget, gets no panel.
     """
-    private = [part for part in groups if part.verdict in ("within", "over")]
+    private = [part for part in groups if part.verdict in COUNTED]
     found = []
     for k, name in enumerate(class_names(private)):
         parts = [(part, part.classes[k]) for part in private if math.isfinite(part.classes[k].spent)]

@@ -33,7 +33,7 @@ def _accuracies(run: Run) -> Floats:
     if not run.simulated or run.config.clients.where != "here":
         raise InputError(
             f"{run.folder} is no simulation: accuracy on its clients' own records would leak what their "
-            "budgets protect. Leave out --class-accuracy."
+            "budgets protect. Leave out the accuracy by class."
         )
     dataset = load_data(run.config)
     _, partition = divide(run.config, dataset, run.population)

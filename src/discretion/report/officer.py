@@ -4,17 +4,18 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from discretion.accounting import Certificate
-from discretion.audit import statements
+from discretion.audit import statements, verdicts
 from discretion.audit.attack import read_audit
 from discretion.files import sha256
 from discretion.plan.plan import ADVERSARIES, Adversary
-from discretion.report import numbers
-from discretion.report.run_group import BudgetClass, Group
+from discretion.report import numbers, published
+from discretion.report.run_group import VERDICTS, BudgetClass, Group
 from discretion.runs.read import Run
 
 READERS = {name: statements.OBSERVERS[name].capitalize() for name in ADVERSARIES}
@@ -23,13 +24,67 @@ MOST_REFUSALS = 20  # are listed
 MOST_READABLE = 100.0  # epsilon whose exponential is still worth writing down
 
 
+ABOUT = ("project", "purpose", "operator", "contact")
+NOT_STATED = "not stated"
+TIERS = published.TIERS
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A row of the scale of epsilons: a published one, or that of a budget class of this report."""
+
+    name: str
+    unit: str
+    source: str
+    epsilon: tuple[float, ...]  # one, or the smallest and the largest
+    delta: str
+    own: bool
+
+    @property
+    def shown(self) -> str:
+        return " to ".join(numbers.spent(value) if self.own else f"{value:g}" for value in self.epsilon)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Where the mark begins and ends, in per cent of the scale."""
+        return 100 * published.place(self.epsilon[0]), 100 * published.place(self.epsilon[-1])
+
+
+def mark(part: Group) -> tuple[str, str]:
+    """Return kind and words of a method's verdict."""
+    return VERDICTS[part.verdict]
+
+
+def decided(part: Group) -> tuple[str, str]:
+    """Return the sentence that decides on a method's runs: its first clause, and the rest."""
+    first, *others = verdicts.decided(part.runs)
+    return first, "".join(f"; {clause}" for clause in others) + "."
+
+
+def about(runs: Sequence[Run]) -> dict[str, str]:
+    """Return project, purpose, operator and contact of the runs, by name."""
+    stated = {name: dict.fromkeys(getattr(run.config.about, name) for run in runs) for name in ABOUT}
+    return {name: "; ".join(text or NOT_STATED for text in texts) for name, texts in stated.items()}
+
+
+def scale(groups: Sequence[Group]) -> list[Mark]:
+    """Return published epsilons and those of each method's strictest and loosest budget class, in order."""
+    found = [Mark(p.who, p.unit, p.source, p.epsilon, p.delta, False) for p in published.PUBLISHED]
+    for part in groups:
+        classes = [mine for mine in part.classes if mine.finite and mine.spent and not mine.contradicted]
+        if part.verdict in ("none", "broken") or not classes:
+            continue
+        unit = statements.UNITS[part.first.certificate.unit]
+        for mine in {classes[0].name: classes[0], classes[-1].name: classes[-1]}.values():
+            name = f"Here: {mine.name}" if len(groups) == 1 else f"Here: {part.label}, {mine.name}"
+            over = f"{unit}, over the whole run" if part.finished else f"{unit}, over the rounds so far"
+            found.append(Mark(name, over, "this report", (mine.spent,), delta(part), True))
+    return sorted(found, key=lambda mark: mark.epsilon[-1])
+
+
 def least_kept(part: Group) -> str:
     """Return the promise of a method, as the run that keeps least of it has it."""
-    run = max(
-        part.runs,
-        key=lambda run: (bool(run.broken), run.certificate.promises_nothing, len(run.certificate.overspent)),
-    )
-    return statements.unproved(run.broken) if run.broken else statements.protection(run.certificate)
+    return verdicts.protection(max(part.runs, key=verdicts.least_kept))
 
 
 def delta(part: Group) -> str:
@@ -41,9 +96,9 @@ def left(mine: BudgetClass) -> str:
     return numbers.budget(rest, 3) if rest else "nothing"
 
 
-def odds(mine: BudgetClass) -> str:
+def odds(epsilon: float) -> str:
     """Return the odds of a guess at worst, rounded up."""
-    sure = 1 / (1 + math.exp(-min(mine.spent, MOST_READABLE)))
+    sure = 1 / (1 + math.exp(-min(epsilon, MOST_READABLE)))
     return "certain" if sure > 0.9999 else f"{math.ceil(1000 * sure) / 10:.1f} %"
 
 
@@ -108,6 +163,7 @@ def _factor(epsilon: float) -> str:
 def limits(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Return what is not promised: each limit's heading and the sentences on it."""
     items = statements.unpromised(runs)
+    items += [(f"Who answered in {run.name}.", run.answered) for run in runs if run.turnout]
     refusing = [sentence for run in runs for sentence in _refusing(run)]
     if refusing:
         more = " …" if len(refusing) > MOST_REFUSALS else ""
@@ -141,6 +197,11 @@ def verifiable(runs: Sequence[Run], out: Path) -> tuple[str, str]:
         for file in (run.files.config, run.files.population, run.files.plan, run.files.certificate)
     )
     return commands, digests
+
+
+def named(out: Path) -> str:
+    """Return the report's file name for a command."""
+    return shlex.quote(out.name)
 
 
 def ledger(run: Run) -> str:

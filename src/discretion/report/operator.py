@@ -12,7 +12,7 @@ from discretion.plan.advice import noise_to_signal
 from discretion.plan.plan import Plan
 from discretion.report import charts, numbers, wording
 from discretion.report.charts import Panel
-from discretion.report.run_group import BudgetClass, ClassRows, Group
+from discretion.report.run_group import COUNTED, BudgetClass, ClassRows, Group
 from discretion.runs.read import Timed
 
 TIMED = {
@@ -27,13 +27,15 @@ NEAR = 0.01  # relative, of the round that is found
 
 
 def refusals(part: Group) -> tuple[str, str]:
-    """Return rounds refused by clients' accounts, and how many guards said no."""
+    """Return how many clients answered or refused, and rounds refused by clients' accounts."""
     counted = sum(int(run.ledger.refusals.sum()) for run in part.runs if run.ledger)
     guards = sum(len(run.refusals) for run in part.runs)
+    said = list(dict.fromkeys(run.turnout.words for run in part.runs if run.turnout))
+    said += [f"{numbers.count(guards, 'guard')} said no"] if guards else []
     if not counted and not guards:
-        return "none", ""
+        return ("none", "") if not said else (said[0], "none refused")
     refused = f"{numbers.count(counted, 'round')} refused by clients’ accounts"
-    return refused, f"{numbers.count(guards, 'guard')} said no" if guards else ""
+    return said[0] if said else refused, "; ".join([*said[1:], *([refused] if said else [])])
 
 
 def took(part: Group) -> tuple[str, str]:
@@ -96,7 +98,7 @@ def running_out(groups: Sequence[Group]) -> Sequence[ClassRows]:
     """Return rows on exhaustion, of methods with finite epsilons and classes with finite budgets."""
     found = []
     for part in groups:
-        if part.verdict in ("within", "over") and all(math.isfinite(mine.spent) for mine in part.classes):
+        if part.verdict in COUNTED and all(math.isfinite(mine.spent) for mine in part.classes):
             exhausted = enumerate(zip(part.classes, exhaustion(part), strict=True))
             rows = [(k, _cells(mine, at, part)) for k, (mine, at) in exhausted if math.isfinite(mine.budget)]
             found.append((part, "", rows))

@@ -25,15 +25,16 @@ def render(
     navigation: Mapping[str, str],
     *,
     style: str = "",
+    script: str = "",
     live: str = "",
     **content: object,
 ) -> str:
     """Return a whole page by its template, which extends shell.html.
 
-    `navigation` names each section by its anchor. `live` is one more script, which may ask the server that
-    the page comes from.
+    `navigation` names each section by its anchor. `script` and `live` are further scripts; the latter may ask
+    the server that the page comes from.
     """
-    scripts = [asset(__package__, "page.js"), *([live] if live else [])]
+    scripts = [asset(__package__, "page.js"), *filter(None, (script, live))]
     return fragment(
         template,
         title=title,

@@ -13,6 +13,7 @@ NAVIGATION = {
     "receipt-of": "Receipt",
     "spending": "Spending",
     "promise": "Promise",
+    "attacks": "Attacks",
     "limits": "Limits",
     "verify": "Verify",
 }
@@ -35,7 +36,7 @@ def render(signed: Signed) -> str:
     return page.render(
         "receipt.html",
         f"Receipt for {receipt.client}",
-        NAVIGATION,
+        {name: shown for name, shown in NAVIGATION.items() if name != "attacks" or receipt.attacks},
         anchor="receipt-of",
         marks=_marks(receipt),
         heading=f"Receipt for {receipt.client}",
@@ -55,13 +56,20 @@ def render(signed: Signed) -> str:
 
 
 def _marks(receipt: Receipt) -> list[tuple[str, str]]:
-    within = receipt.life <= receipt.epsilon
-    marks = [("good", "within budget") if within else ("bad", "over budget")]
+    marks = [("good", "within budget") if receipt.life <= receipt.epsilon else ("bad", "over budget")]
+    if receipt.epsilon < receipt.life <= receipt.allowed:
+        marks = [("warn", "budget lowered below what was spent")]
+    if _contradicted(receipt):
+        marks = [("bad", "contradicted by attacks")]
     if receipt.randomness == "seeded":
         marks.append(("plain", "simulation"))
     if not receipt.finished:
         marks.append(("warn", f"{len(receipt.rounds)} of {receipt.planned_rounds} rounds so far"))
     return marks
+
+
+def _contradicted(receipt: Receipt) -> bool:
+    return receipt.attacks is not None and receipt.attacks.contradicted
 
 
 def _lead(receipt: Receipt, used: str, allowed: str) -> str:
@@ -70,7 +78,13 @@ def _lead(receipt: Receipt, used: str, allowed: str) -> str:
         if math.isfinite(receipt.epsilon)
         else f"The data of client {receipt.client} are public: there is no budget, and {used} was spent"
     )
-    return said + (f", in {receipt.other_runs + 1} runs." if receipt.other_runs else ".")
+    said += f", in {receipt.other_runs + 1} runs." if receipt.other_runs else "."
+    if receipt.epsilon < receipt.life <= receipt.allowed:
+        spent, then = numbers.spent_of(receipt.life, receipt.allowed)
+        said += f" When {spent} was spent, the budget was {then}; it was lowered afterwards."
+    if _contradicted(receipt):
+        return f"Attacks contradict the certificate for clients like this one: do not rely on it. {said}"
+    return said
 
 
 def _share(receipt: Receipt) -> float:

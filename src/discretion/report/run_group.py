@@ -12,7 +12,9 @@ import numpy as np
 from discretion.accounting import Certificate
 from discretion.accounting.certificate import share_of
 from discretion.arrays import Floats, Ints
-from discretion.audit import statements
+from discretion.audit import cautions, statements, verdicts
+from discretion.audit.attack import contradictions
+from discretion.audit.cautions import Caution
 from discretion.errors import InputError
 from discretion.methods import METHODS
 from discretion.plan.plan import ADVERSARIES, Adversary
@@ -21,13 +23,15 @@ from discretion.report.chart import SYMBOLS, Style
 from discretion.runs.config import Config, roles, unplaced
 from discretion.runs.read import Run
 
-Verdict = Literal["within", "over", "none", "broken"]
+Verdict = Literal["within", "over", "contradicted", "none", "broken"]
 VERDICTS: dict[Verdict, tuple[str, str]] = {  # kind and words of a mark
     "within": ("good", "within budget"),
     "over": ("bad", "over budget"),
+    "contradicted": ("bad", "contradicted by attacks"),
     "none": ("warn", "no privacy"),
     "broken": ("bad", "not certified"),
 }
+COUNTED: tuple[Verdict, ...] = ("within", "over", "contradicted")  # there are epsilons to show
 # runs of one group may differ in these settings; a run that continues another one is in a group of its own
 ASIDE = {"seed", *(name for name, role in roles(Config).items() if role != "decides")} - {"after"}
 OPTIONS = "plan.options."
@@ -73,6 +77,7 @@ class BudgetClass:
     batch: tuple[float, ...] | None  # chance of a record to be in a step; None where updates are released
     turns: tuple[float, ...]  # rounds that a client is expected to take part in, or turns that it has
     updates: float  # expected of the whole class, in all rounds; mean over seeds
+    contradicted: bool  # whether attacks contradict its epsilon
 
     @property
     def finite(self) -> bool:
@@ -151,9 +156,7 @@ class Group:
 
     @cached_property
     def verdict(self) -> Verdict:
-        if any(run.broken for run in self.runs):
-            return "broken"
-        return verdict([run.certificate for run in self.runs])
+        return worst_verdict(self.runs)
 
     @cached_property
     def classes(self) -> tuple[BudgetClass, ...]:
@@ -173,12 +176,25 @@ class Group:
         return most <= strictest < max(part.budget for part in self.classes)
 
     @cached_property
+    def cautions(self) -> tuple[Caution, ...]:
+        """Warnings, one of each kind, of the first run that has it."""
+        found: dict[str, Caution] = {}
+        for run in self.runs:
+            for caution in cautions.of_run(run):
+                found.setdefault(caution.kind, caution)
+        return tuple(found.values())
+
+    @cached_property
     def remarks(self) -> tuple[str, ...]:
         """Sentences that a reader must know before using the numbers."""
-        found = [f"{run.name}: {run.broken}" for run in self.runs if run.broken]
+        found = [f"{run.name}: {run.answered}" for run in self.runs if run.answered]
+        found += [f"{run.name}: {run.broken}" for run in self.runs if run.broken]
+        found += [f"{run.name}: {said}" for run in self.runs if (said := verdicts.contradicted(run))]
         for words in (statements.paper_mode, statements.reading):
             found += dict.fromkeys(filter(None, (words(run.certificate) for run in self.runs)))
-        if self.verdict == "over":
+        if any(map(statements.not_private, self.runs)):
+            found.append(f"accuracy and loss on {statements.tested(self.runs)}")
+        if self.verdict in ("over", "contradicted"):
             found += [_overspending(r) for r in self.runs if len(r.certificate.overspent)]
         if self.unfinished:
             done = ", ".join(f"{r.name} ({r.history.done} of {r.plan.rounds})" for r in self.unfinished)
@@ -195,6 +211,14 @@ def verdict(certificates: Sequence[Certificate]) -> Verdict:
     if any(certificate.promises_nothing for certificate in certificates):
         return "none"
     return "over" if any(len(certificate.overspent) for certificate in certificates) else "within"
+
+
+def worst_verdict(runs: Sequence[Run]) -> Verdict:
+    """Return the verdict on runs that differ only in the seed: of the run that keeps least of its promise."""
+    if any(run.broken for run in runs):
+        return "broken"
+    found = verdict([run.certificate for run in runs])
+    return "contradicted" if found != "none" and any(map(verdicts.contradicted, runs)) else found
 
 
 def title(method: str) -> str:
@@ -243,6 +267,7 @@ def _budget_class(runs: Sequence[Run], k: int) -> BudgetClass:
         batch=ends(np.hstack(batches)) if batches else None,
         turns=_ends([t.turns[who] for t, who in treated]),
         updates=float(np.mean([t.turns[who].sum() for t, who in treated])),
+        contradicted=any(k in contradictions(run) for run in runs),
     )
 
 

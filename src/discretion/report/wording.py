@@ -7,6 +7,7 @@ from datetime import datetime
 import numpy as np
 
 from discretion.audit import statements
+from discretion.clients.turnout import Turnout
 from discretion.report import numbers
 from discretion.report.run_group import Estimate, Group, comparable, differing
 from discretion.runs.read import Run
@@ -14,7 +15,12 @@ from discretion.runs.read import Run
 FEW = 3  # methods that are named in the title
 MOST_NAMED = 4  # methods in the first sentence
 ALL_USED = 0.95  # of a budget
-ASIDES = {"none": " without any privacy", "over": " but overspends", "broken": " but is not certified"}
+ASIDES = {
+    "none": " without any privacy",
+    "over": " but overspends",
+    "contradicted": " but attacks contradict its certificate",
+    "broken": " but is not certified",
+}
 
 
 def title(groups: Sequence[Group]) -> str:
@@ -25,12 +31,29 @@ def title(groups: Sequence[Group]) -> str:
 
 def marks(groups: Sequence[Group]) -> list[tuple[str, str]]:
     runs = [run for part in groups for run in part.runs]
-    found = [("plain", "simulation")] if any(run.simulated for run in runs) else []
+    found = [turnout_mark(turnout) for run in runs if (turnout := run.turnout)]
+    found = sorted(dict.fromkeys(found))[:MOST_NAMED]  # bad ones first
+    if any(part.verdict == "contradicted" for part in groups):
+        found.insert(0, ("bad", "contradicted by attacks"))
+    found += [("plain", "simulation")] if any(run.simulated for run in runs) else []
     if unfinished := sum(not run.finished for run in runs):
         found.append(("warn", f"{unfinished} of {numbers.count(len(runs), 'run')} unfinished"))
     if any(part.verdict in ("over", "broken") for part in groups):
         found.append(("bad", "a promise does not hold: see the table"))
     return found
+
+
+def turnout_mark(turnout: Turnout) -> tuple[str, str]:
+    """Return kind and words of a mark on how many clients answered."""
+    all_there = turnout.answering == turnout.expected
+    return "plain" if all_there else "warn" if turnout.enough else "bad", turnout.words
+
+
+def answered(runs: Sequence[Run]) -> str:
+    """Return how many clients answered, of the run in which fewest did; nothing where there is none."""
+    found = [(run.turnout.share if run.turnout else 1.0, run.name, run.answered) for run in runs]
+    told = min((each for each in found if each[-1]), default=(1.0, "", ""))
+    return f"{told[1]}: {told[2]}" if told[2] and len(runs) > 1 else told[2]
 
 
 def deltas(runs: Sequence[Run]) -> str:
@@ -67,7 +90,12 @@ def loss(part: Group) -> str:
 
 
 def result(groups: Sequence[Group]) -> str:
-    """Return one or two sentences on the result, the best method that kept every budget first."""
+    """Return who answered, then one or two sentences, the best method that kept every budget first."""
+    told = answered([run for part in groups for run in part.runs])
+    return " ".join(filter(None, (told, _result(groups))))
+
+
+def _result(groups: Sequence[Group]) -> str:
     scored = [part for part in groups if not part.apart and part.accuracy]
     done = [part for part in scored if part.finished]
     if not scored:

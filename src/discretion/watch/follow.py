@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from discretion.clients.remote import Heard
+from discretion.clients.turnout import Turnout, fewest
 from discretion.errors import DiscretionError
 from discretion.ledger.reader import OnRecord, nothing, read_on
 from discretion.runs.folder import RunFolder, lock_scope
@@ -64,6 +65,7 @@ class Answers:
     answered: int = 0
     lost: int = 0  # nothing came, or nothing that could be read
     last: tuple[int, int, int] | None = None  # the last round: its number, asked, answered
+    turnout: Turnout | None = None  # of the round in which fewest clients answered
     refused: dict[str, tuple[int, str]] = field(default_factory=dict)  # by client: the first time, and why
 
 
@@ -231,6 +233,7 @@ def _with(heard: Answers, more: Heard) -> Answers:
         answered=heard.answered + more.answered,
         lost=heard.lost + more.lost,
         last=(more.round, more.asked, more.answered),
+        turnout=fewest((heard.turnout, more.turnout)),
         refused={client: (more.round, why) for client, why in more.refused.items()} | heard.refused,
     )
 

@@ -10,17 +10,18 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from discretion.accounting.certificate import share_of
+from discretion.audit.verdicts import contradicted
 from discretion.methods import METHODS
 from discretion.report import numbers
 from discretion.report.chart import Chart, Series, Style, linear, rounds
 from discretion.report.charts import BUDGET, class_styles
 from discretion.report.page import asset, macro, render
 from discretion.report.page import parts as page_parts
-from discretion.report.run_group import VERDICTS, title, verdict
-from discretion.report.wording import at_most
+from discretion.report.run_group import VERDICTS, title, worst_verdict
+from discretion.report.wording import at_most, turnout_mark
 from discretion.runs.read import Run
 from discretion.watch.follow import Seen, Status
-from discretion.watch.state import Class, classes, lead, missing, pace
+from discretion.watch.state import Class, classes, lead, missing, pace, warnings
 
 NAVIGATION = {
     "now": "Now",
@@ -77,8 +78,9 @@ def view_of(seen: Seen) -> PageView:
             "said": escape(f"{verb} the run."),
         }
         return PageView(f"waiting · {seen.folder.name}", seen.status, waiting)
-    rows, certificate, method = classes(seen), run.certificate, title(run.plan.method)
-    drawn = _drawn(rows)
+    rows, method = classes(seen), title(run.plan.method)
+    drawn, cautions = _drawn(rows), warnings(seen)
+    bad = any(caution.trained for caution in cautions)
     parts = page_parts(
         "live_parts.html",
         seen=seen,
@@ -87,10 +89,12 @@ def view_of(seen: Seen) -> PageView:
         lines=[*((row.name, look) for row, look in drawn), ("planned, and the budget", BUDGET)],
         method=method,
         idea=METHODS[run.plan.method].idea if run.plan.method in METHODS else "",
-        status=STATUS[seen.status],
-        verdict=VERDICTS["broken" if run.broken else verdict([certificate])],
+        status=("warn", seen.status) if bad else STATUS[seen.status],
+        cautions=cautions,
+        answered=turnout_mark(seen.answers.turnout) if seen.answers.turnout else None,
+        verdict=VERDICTS[worst_verdict([run])],
         evaluated=_evaluations(seen),
-        sentences=missing(seen, rows),
+        sentences=[*([f"{doubted}."] if (doubted := contradicted(run)) else []), *missing(seen, rows)],
         refused=any(row.refusing or row.refusals or row.declined for row in rows),
         declined=_declined(seen, run),
         at_most=at_most,

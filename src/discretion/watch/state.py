@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from discretion.accounting.certificate import share_of
+from discretion.audit import cautions
+from discretion.audit.cautions import Caution
+from discretion.audit.verdicts import contradicted
+from discretion.clients.turnout import nobody, orders_until
 from discretion.ledger.reader import nothing
-from discretion.plan.plan import Plan
 from discretion.report import numbers
 from discretion.watch.follow import Seen
 
@@ -69,13 +72,29 @@ def classes(seen: Seen) -> tuple[Class, ...]:
     )
 
 
-def expected(plan: Plan, rounds: int) -> float:
-    """Return how many orders the plan expects to send in its first rounds, whatever the coins say."""
-    left, found = rounds, 0.0
-    for phase in plan.phases:
-        found += min(left, phase.rounds) * float(phase.expected.sum())
-        left -= min(left, phase.rounds)
-    return found
+def answered(seen: Seen) -> str:
+    """Return how many clients answered, where they are elsewhere, and rounds without any."""
+    answers = seen.answers
+    if seen.run is None:
+        return ""
+    rest = nobody(seen.run.plan, seen.record.idle if seen.record else 0)
+    if answers.turnout is None or answers.last is None:
+        return rest
+    planned = orders_until(seen.run.plan, answers.last[0])
+    told = answers.turnout.sentence(answers.asked - answers.answered, planned)
+    return f"{told} {rest}" if rest else told
+
+
+def warnings(seen: Seen) -> tuple[Caution, ...]:
+    """Return what is wrong with the last evaluation, and with the plan."""
+    run = seen.run
+    if run is None:
+        return ()
+    found = cautions.of_plan(run.plan, run.population, run.certificate)
+    if not seen.rounds:
+        return found
+    last = seen.rounds[-1], seen.accuracy[-1], seen.loss[-1]
+    return cautions.of_result(run, *last, finished=seen.status == "finished") + found
 
 
 def record_of(seen: Seen) -> dict[str, Any]:
@@ -83,13 +102,14 @@ def record_of(seen: Seen) -> dict[str, Any]:
 
     Guarantees:
         Where coins are secret, the record does not tell the pace, how many clients were asked, or which
-        client refused in which round.
+        client refused in which round. `turnout` depends on no coin of a client that answers.
     """
     record: dict[str, Any] = {"folder": str(seen.folder), "status": seen.status, "problem": seen.problem}
     if seen.run is None:
         return record
     run, answers = seen.run, seen.answers
-    heard: dict[str, Any] = {"expected": expected(run.plan, seen.done), "lost": answers.lost}
+    doubted = contradicted(run)
+    heard: dict[str, Any] = {"expected": orders_until(run.plan, seen.done), "lost": answers.lost}
     if not run.secret:
         heard |= {"asked": answers.asked, "answered": answers.answered}
         refused = {name: {"round": at, "reason": why} for name, (at, why) in answers.refused.items()}
@@ -108,16 +128,23 @@ def record_of(seen: Seen) -> dict[str, Any]:
         "accuracy": list(seen.accuracy),
         "loss": list(seen.loss),
         "certified": not run.broken,
-        "within_budget": not run.broken and len(run.certificate.overspent) == 0,
+        "within_budget": not run.broken and not doubted and len(run.certificate.overspent) == 0,
+        "contradicted": doubted,
         "classes": [asdict(each) for each in classes(seen)],
         "other_runs_on_these_budgets": seen.record.other_runs if seen.record else None,
+        "turnout": asdict(answers.turnout) if answers.turnout else None,
         "answers": heard,
+        "warnings": [each.to_record() for each in warnings(seen)],
         "refused": dict(run.why_refused(why for _, why in answers.refused.values())),
     }
 
 
 def lead(seen: Seen) -> str:
-    """Return the progress of a run, in one sentence or two."""
+    """Return who answered, and the progress of a run, in a few sentences."""
+    return " ".join(filter(None, (answered(seen), _progress(seen))))
+
+
+def _progress(seen: Seen) -> str:
     if seen.run is None and seen.problem:
         return f"{seen.problem}."
     if seen.run is None:
@@ -168,6 +195,6 @@ def _orders(seen: Seen) -> str:
     lost, run = seen.answers.lost, seen.run
     if run is None or not run.secret:
         return f"{lost:,} of {seen.answers.asked:,} orders were"
-    wanted = numbers.plain(expected(run.plan, seen.done))
+    wanted = numbers.plain(orders_until(run.plan, seen.done))
     were = "was" if lost == 1 else "were"
     return f"{numbers.count(lost, 'order')}, where the plan expects {wanted} so far, {were}"

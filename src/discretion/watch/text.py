@@ -8,13 +8,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from discretion.accounting.certificate import share_of
-from discretion.audit import statements
+from discretion.audit import statements, verdicts
 from discretion.report import numbers
 from discretion.report.run_group import title
 from discretion.runs.read import Run
 from discretion.watch.braille import Trace, sketch
 from discretion.watch.follow import Seen, Status
-from discretion.watch.state import Class, classes, lead, missing
+from discretion.watch.state import Class, classes, lead, missing, warnings
 
 STYLES = ("magenta", "blue", "cyan", "green", "yellow", "red")
 STATUS: dict[Status, str] = {
@@ -37,16 +37,22 @@ def show(out: Console, seen: Seen, plots: bool = True) -> None:
         f"[bold]{escape(title(run.plan.method))}[/] on {escape(run.about.data)} · {STATUS[seen.status]}"
     )
     out.print(escape(lead(seen)))
+    for caution in warnings(seen):
+        out.print(f"[bold yellow]Warning:[/] {escape(caution.words)}")
     rows = classes(seen)
     if rows:
         out.print(_table(rows))
+    if doubted := verdicts.contradicted(run):
+        out.print(f"[bold red]{escape(doubted)}.[/]")
     out.print(f"[dim]{escape(run.broken or statements.protection(run.certificate))}[/]")
     for sentence in missing(seen, rows):
         out.print(f"[yellow]{escape(sentence)}[/]")
+    for said in run.refusal_lines(why for _, why in seen.answers.refused.values()):
+        out.print(f"[yellow]{escape(said)}[/]")
     if plots:
         width = min(out.width, WIDEST)
         if seen.rounds:
-            out.print("\n[bold]accuracy[/]")
+            out.print(f"\n[bold]accuracy[/] on {statements.tested([run])}")
             line = Trace(f"{seen.accuracy[-1]:.1%}", seen.rounds, seen.accuracy, "cyan")
             out.print(sketch([line], run.plan.rounds, width, HEIGHT))
         if lines := _spending(run, seen, rows):
