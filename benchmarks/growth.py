@@ -4,10 +4,12 @@ overhead: a run of 6,000 clients of ten pictures, 120 a round, five steps each (
 folder with ledger and checkpoints; milliseconds of each part of a round. memory: the same with 10^5 clients,
 and how far the process grows beyond its data. round: clients trained a second with 10^2 to 10^4 of them in a
 round. population: 10^3 to 10^6 clients in three classes of budgets, a thousand drawn a round; seconds of what
-is done once (population, plan, certificate, files, ledger, report) and of a round. Each column is a process
-of its own; medians over --repeats.
+is done once (population, plan, certificate, files, ledger, report) and of a round. ledger: one file with 500
+to 2,000 past runs of 20 clients each, the same or others in every run; seconds of opening it, admitting one
+more run, reserving its first round, and what its clients, or all on record, have spent. Each column is a
+process of its own; medians over --repeats.
 
-Run: python benchmarks/growth.py [overhead memory round population] [--json]
+Run: python benchmarks/growth.py [overhead memory round population ledger] [--json]
 """
 
 import argparse
@@ -20,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -27,14 +30,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:  # what a benchmark does not use shall not take its memory
+    from numpy.typing import NDArray
+
+    from discretion.ledger.store import Rule
     from discretion.runs.config import Config
     from discretion.tasks.datasets import Dataset
 
 Row = dict[str, float]
 
-WHAT = ("overhead", "memory", "round", "population")
+WHAT = ("overhead", "memory", "round", "population", "ledger")
 IN_A_ROUND = (100, 1000, 10_000)
 CLIENTS = (1000, 10_000, 100_000, 1_000_000)
+PAST_RUNS = (500, 1000, 2000)
 DRAWN = 1000
 FEATURES = 4  # of a record, where the population is what grows
 
@@ -207,12 +214,72 @@ def report(clients: int) -> Row:
     return row
 
 
+def ledger_of(runs: int, same: bool, rule: "Rule") -> Row:
+    import discretion as dn
+    from discretion.plan.phase import Phase
+
+    def people(run: int) -> dn.Population:
+        names = tuple(f"{0 if same else run}-{i}" for i in range(20))
+        return replace(dn.Population.of([50.0] * 20, 1e-5), client=names)
+
+    def plan_of(people: dn.Population, run: int) -> dn.Plan:
+        return dn.Plan(
+            "made", people.client, (Phase.one_pool(2, np.ones(20), np.ones(20), 300.0 + run % 50),)
+        )
+
+    class Unasked(dn.Ledger):
+        """Puts runs on record without asking whether they fit: asking each time is what takes long."""
+
+        def _consider(self, plan: dn.Plan, accept_no_privacy: bool) -> bool:
+            return False
+
+        def _willing(self, *_: object) -> "NDArray[np.bool_]":
+            return np.ones(20, dtype=bool)
+
+        def switch_to(self, people: dn.Population) -> None:
+            with self._transaction():
+                self._enrol(people)
+            self._begin(people)
+
+    row = Row(runs=runs)
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "ledger.sqlite"
+        with Unasked(path, people(0), rule) as past:
+            past._db.execute("PRAGMA synchronous = OFF")
+            for run in range(runs):
+                if not same:
+                    past.switch_to(people(run))
+                past.admit(f"r{run}", plan_of(past.population, run))
+                past.reserve(f"r{run}", 1)
+                past.finish(f"r{run}", kept=1)
+        with timed(row, "open s"):
+            ledger = dn.Ledger(path, people(0), rule)
+        with ledger:
+            with timed(row, "admit s"):
+                ledger.admit("new", plan_of(ledger.population, 100))
+            with timed(row, "reserve s"):
+                ledger.reserve("new", 1)
+            with timed(row, "spent s"):
+                ledger.spent()
+        with timed(row, "open for all s"):
+            ledger = dn.Ledger.existing(path)
+        with ledger, timed(row, "all spent s"):
+            ledger.spent()
+        row["ledger MB"] = path.stat().st_size / 1e6
+    row["GB"] = most_memory()
+    return row
+
+
 WORK: dict[str, Callable[[int], Row]] = {
     "overhead": overhead,
     "memory": memory,
     "round": round_of,
     "population": population,
     "report": report,
+    "same clients, planned": lambda runs: ledger_of(runs, True, "planned"),
+    "same clients, adaptive": lambda runs: ledger_of(runs, True, "adaptive"),
+    "other clients, planned": lambda runs: ledger_of(runs, False, "planned"),
+    "other clients, adaptive": lambda runs: ledger_of(runs, False, "adaptive"),
 }
 
 
@@ -233,7 +300,9 @@ def show(title: str, rows: list[Row]) -> None:
     """Names down, sizes across."""
     print(f"\n{title}")
     for name in rows[0]:
-        cells = (f"{row[name]:14,.0f}" if name == "clients" else f"{row[name]:14.4g}" for row in rows)
+        cells = (
+            f"{row[name]:14,.0f}" if name in ("clients", "runs") else f"{row[name]:14.4g}" for row in rows
+        )
         print(f"  {name:18}{''.join(cells)}", flush=True)
 
 
@@ -259,6 +328,7 @@ def main() -> None:
         "memory": [("memory", (100_000,))],
         "round": [("round", IN_A_ROUND)],
         "population": [("population", many), ("report", many)],
+        "ledger": [(part, PAST_RUNS) for part in WORK if "clients, " in part],
     }
     found = {}
     for what in given.what or WHAT:

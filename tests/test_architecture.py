@@ -3,6 +3,7 @@
 import ast
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -14,7 +15,7 @@ from discretion.methods import METHODS
 SOURCE = Path(__file__).parent.parent / "src" / "discretion"
 
 # A folder or leaf imports itself and what stands in lines above its own, never its line or below
-LEAVES = ["errors", "arrays", "files _native outside timing", "jsonfile"]
+LEAVES = ["errors", "arrays", "files _native outside spreadsheet timing", "jsonfile"]
 ORDER = [
     *LEAVES,
     "randomness",
@@ -153,7 +154,10 @@ def test_only_a_plan_says_how_far_a_unit_can_move_a_sum() -> None:
 
 
 def test_noise_is_drawn_in_one_place_only() -> None:
-    """Outside the noise and the simulation of populations nobody draws Gaussian numbers."""
+    """Outside the noise and the simulation of populations nobody draws Gaussian numbers.
+
+    The audit of records listens to the noise of its own games, and hands it on as it is.
+    """
     drawing = {"normal", "standard_normal", "randn", "randn_like", "normal_", "multivariate_normal"}
     for path in SOURCE.rglob("*.py"):
         names = {
@@ -161,5 +165,15 @@ def test_noise_is_drawn_in_one_place_only() -> None:
         }
         if path.relative_to(SOURCE).as_posix() not in ("randomness/sources.py", "plan/budgets.py"):
             assert not names & drawing, path.relative_to(SOURCE)
-        if path.name not in ("sources.py", "release.py"):
+        if path.name not in ("sources.py", "release.py", "record_canaries.py"):
             assert "gaussian" not in names or "accounting" in path.parts, path.relative_to(SOURCE)
+
+
+def test_errors_that_python_raises_do_not_speak_of_the_command_line() -> None:
+    folders = ("plan", "accounting", "methods", "training", "tasks", "clients", "runs", "audit", "report")
+    for folder in (*folders, "ledger/ledger.py"):
+        for path in [SOURCE / folder] if folder.endswith(".py") else (SOURCE / folder).rglob("*.py"):
+            raised = (n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Raise))
+            texts = (n.value for each in raised for n in ast.walk(each) if isinstance(n, ast.Constant))
+            options = [text for text in texts if re.search(r"(^|[\s(`])(--[a-z]+|-c [a-z])", str(text))]
+            assert not options or path.name == "config.py", f"{path}: {options}"  # which reads -c itself

@@ -4,12 +4,13 @@ import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from discretion import accounting, methods
+from discretion.audit import cautions
 from discretion.errors import DiscretionError
 from discretion.methods import METHODS, parts
 from discretion.methods.papers import comparison
@@ -101,6 +102,24 @@ def test_what_an_onlooker_may_believe_follows_from_epsilon() -> None:
     for epsilon, after in rows:
         digits = len(after.partition(".")[2])
         assert f"{100 / (1 + np.exp(-float(epsilon))):.{digits}f}" == after
+
+
+def test_every_warning_is_in_the_document_with_its_threshold() -> None:
+    text = (DOCS / "privacy.md").read_text(encoding="utf-8")
+    section = text.partition("## Settings that promise or teach nothing")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| ([a-z ]+) \| (.+) \|$", section, re.M))
+    del rows["warning"]
+    marks = re.findall(r'Caution\(\s+"\w+",\s+"([^"]+)"', Path(cautions.__file__).read_text(encoding="utf-8"))
+    assert set(rows) == set(marks) and len(marks) == len(get_args(cautions.Kind))
+    for mark, told in {
+        "delta too large": f"above {cautions.MOST_DELTA:g}",
+        "epsilon hardly protects": f"epsilon {cautions.MOST_EPSILON:g}:",
+        "protects whole clients": f"{cautions.FEWEST_CLIENTS} clients, and they hold {cautions.MANY_RECORDS}",
+        "too much noise": f"is {cautions.MOST_NOISE:g} or more",
+        "diverged": f"above {cautions.FIRST_LOSS:g} times",
+        "no better than chance": f"than {100 * cautions.LEARNED:g} % of the way",
+    }.items():
+        assert told in rows[mark]
 
 
 def test_costs_of_the_papers_are_what_is_computed() -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from console import POINTS
+
 from discretion.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +23,7 @@ def test_the_python_example_prints_what_it_says(tmp_path: Path) -> None:
     found, expected = (re.fullmatch(pattern, text) for text in (done.stdout, shown))
     assert found and expected
     assert float(found[1]) == float(expected[1]) <= 10
-    assert abs(float(found[2]) - float(expected[2])) < 3  # other machines may differ in the last bits
+    assert abs(float(found[2]) - float(expected[2])) <= POINTS  # machines differ: docs/engine.md says why
     other = code.replace('run="first"', 'run="second"')
     again = subprocess.run([sys.executable, "-c", other], cwd=tmp_path, capture_output=True, text=True)
     assert "BudgetError" in again.stderr and "refuse this plan" in again.stderr

@@ -43,7 +43,7 @@ from discretion.runs import config
 from discretion.runs.folder import SEAL, UNSEALED, RunFolder, read_sealed, write_checkpoint
 from discretion.runs.manifest import write_manifest
 from discretion.runs.read import read_run
-from discretion.tasks.readers import read_table
+from discretion.tasks.own_table import read_table
 from discretion.training.loop import State
 from support import guarding
 from support.mutations import mutated
@@ -210,6 +210,25 @@ def test_table(tmp_path: Path) -> None:
     )
 
 
+def test_table_of_a_spreadsheet(tmp_path: Path) -> None:
+    """No mutation moves a decimal comma: what is accepted has the digits that stand in the file."""
+    path = tmp_path / "table.csv"
+
+    def accept(content: bytes) -> None:
+        path.write_bytes(content)
+        found = read_table(path)
+        (separator,) = {";", "\t", ","} & {mark for mark in ";\t," if mark in content.decode("utf-8-sig")[:8]}
+        header, *rows = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), delimiter=separator)
+        at = next(k for k, name in enumerate(header) if name.strip() not in ("label", "client"))
+        said = [row[at].strip() for row in rows if any(map(str.strip, row))]
+        assert not any({"_", "."} <= set(cell) or {",", "."} <= set(cell) for cell in said)
+        expected = [np.float32(float(Decimal(cell.replace(",", ".")))) for cell in said]
+        assert found.features[:, 0].tolist() == expected
+
+    rows = b"".join(b"%d;c%d;%d,5;-1e3\r\n" % (k % 2, k % 3, k) for k in range(9))
+    fuzz("table of a spreadsheet", b"label;client;x;y\r\n" + rows, accept)
+
+
 def test_messages() -> None:
     order = messages.Train(
         **{"client": "c1", "run": "r", "plan": "0" * 64, "round": 2, "turn": 0, "key": 2**64 - 1},
@@ -317,7 +336,9 @@ def test_frames_over_a_socket(tmp_path: Path) -> None:
     plan = PLANS["turns"]
     about: dict[str, Any] = {"client": "c1", "run": "r", "plan": plan.digest()}
     join = messages.encode(
-        messages.Join(**about, size=40, model="linear", shapes=guarding.SHAPES, local=LOCAL),
+        messages.Join(
+            **about, size=40, model="linear", shapes=guarding.SHAPES, records=guarding.RECORDS, local=LOCAL
+        ),
         plan.to_json().encode(),
     )
     reasons: list[str] = []
