@@ -24,6 +24,7 @@ Accuracy in the settings of the papers, trained with the code of this repository
 run, with how many seeds, what is not finished, and where it differs from the paper.
 """
 DOCS, RESULTS = ROOT / "docs", ROOT / "results"
+HOSPITALS = ROOT / "examples" / "hospitals" / "README.md"
 
 
 def write(folder: Path) -> None:
@@ -42,6 +43,7 @@ def _pages() -> Iterator[tuple[str, str]]:
         yield path.name, _at_the_root(path.read_text(encoding="utf-8"))
     for name in ("CONTRIBUTING", "SECURITY"):
         yield f"{name.lower()}.md", _at_the_root((ROOT / f"{name}.md").read_text(encoding="utf-8"))
+    yield "hospitals.md", _at_the_root(HOSPITALS.read_text(encoding="utf-8"))
     index = DOCS / "methods" / "index.md"
     yield "methods/index.md", index.read_text(encoding="utf-8") + method_pages.overview()
     for name in METHODS:
@@ -53,9 +55,10 @@ def _pages() -> Iterator[tuple[str, str]]:
 
 
 def _at_the_root(page: str) -> str:
-    """Return a page with its links as on the site, where docs, results and the files above are one folder."""
+    """Return a page with its links as on the site, where docs, results and all others are one folder."""
     page = re.sub(r"\]\((?:\.\./)?(CONTRIBUTING|SECURITY)\.md", lambda m: f"]({m[1].lower()}.md", page)
     page = re.sub(r"\[([^]]+)\]\((?:\.\./)?CHANGELOG\.md\)", r"\1", page)
+    page = page.replace("](../examples/hospitals/README.md", "](hospitals.md").replace("](../../docs/", "](")
     return page.replace("](../results/", "](results/").replace("](docs/", "](")
 
 
