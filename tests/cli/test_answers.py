@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from discretion.errors import ConfigError
+from discretion.errors import AnswersError, ConfigError
 from discretion.ledger.ledger import Ledger
 from discretion.runs.config import read
 from discretion.runs.history import read_answers
@@ -69,6 +69,8 @@ def test_a_run_without_guards_stops_says_so_first_and_goes_on_when_they_are_ther
     assert not read_run("run").finished and read_run("run").history.done == 0
     with Ledger.existing(here / "run" / "ledger.sqlite") as ledger:
         assert not ledger.runs and not ledger.spent().any()  # nothing is charged
+    with pytest.raises(AnswersError, match="Go on with `discretion run run --resume`"):
+        read_run("run").require_answers()
     said_first(cli)
     guards = [Process(here / "guards" / f"c{i}" / "GUARD.toml") for i in range(4)]
     try:

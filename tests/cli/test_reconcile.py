@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from discretion.errors import InputError
 from discretion.ledger.ledger import Ledger
 from discretion.runs.read import Run, read_run
 from discretion.runs.reconcile import compared
@@ -77,6 +78,15 @@ def test_a_guard_that_is_ahead_contradicts_the_server(after: Callable[[], Done])
     with guarded(Path(), *NAMES):
         done = after()
     assert done.code == 4 and "3 of 4 clients, first h0: it is ahead" in done.err
+
+
+def test_statements_on_another_run_are_not_compared(after: Callable[[], Done]) -> None:
+    with guarded(Path(), *NAMES):
+        assert after().code == 0
+    path = Path("run/statements.json")
+    path.write_text(path.read_text().replace(read_run("run").about.id, "another", 1))
+    with pytest.raises(InputError, match="is on another run: move it away, and ask again"):
+        compared(read_run("run"))
 
 
 def test_a_run_that_is_open_at_a_guard_is_told_by_the_whole_plan_where_coins_are_secret(

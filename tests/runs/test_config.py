@@ -104,6 +104,12 @@ def test_where_files_are_decides_nothing(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert config.make(record, ["seed=1"]).identity() not in said
 
 
+def test_how_clients_are_reached_decides_nothing_but_what_they_miss_does() -> None:
+    usual = config.Config().identity()
+    assert config.make({}, ["clients.timeout=5", "clients.where=flower"]).identity() == usual
+    assert config.make({}, ["clients.missing=discard"]).identity() != usual
+
+
 @pytest.mark.parametrize("value", ["true", '"5"', "5.0"])
 def test_a_number_is_a_number(value: str) -> None:
     with pytest.raises(ConfigError, match="plan.rounds: expected a whole number, found"):

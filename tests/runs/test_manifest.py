@@ -67,6 +67,22 @@ def test_a_stopped_run_with_a_damaged_file_is_refused(name: str, stopped: Path, 
     every_damage_is_named(run.path / name, run)
 
 
+def test_a_run_that_ends_while_it_is_looked_at_is_not_a_damaged_one(
+    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = copied(stopped, tmp_path)
+
+    def ended_meanwhile(folder: RunFolder) -> None:
+        monkeypatch.undo()
+        execute(folder)
+
+    monkeypatch.setattr("discretion.runs.manifest.read_sealed", ended_meanwhile)
+    compare(run)
+    run.model.write_bytes(b"damaged")
+    with pytest.raises(FolderError, match="model.safetensors"):
+        compare(run)
+
+
 @pytest.mark.parametrize("name", FINISHED)
 def test_a_finished_run_with_a_damaged_file_is_refused(name: str, small_run: Path, tmp_path: Path) -> None:
     run = copied(small_run, tmp_path)

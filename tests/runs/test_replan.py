@@ -13,6 +13,7 @@ from discretion.ledger.ledger import Ledger
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
 from discretion.runs import config
+from discretion.runs.config import ModelConfig
 from discretion.runs.execute import Progress, execute
 from discretion.runs.folder import RunFolder, read_checkpoint
 from discretion.runs.prepare import prepare
@@ -140,6 +141,25 @@ def test_where_no_plan_is_found_the_run_may_go_on(tmp_path: Path) -> None:
     assert first.model.exists()
     with pytest.raises(InputError, match="is finished"):
         replan(first, people(tmp_path, c0=2, c1=4, c2=8), RunFolder(tmp_path / "second"))
+
+
+def test_a_run_without_a_round_done_or_left_is_not_planned_anew(tmp_path: Path) -> None:
+    csv = people(tmp_path, c0=2, c1=4, c2=8)
+    wanted, out = settings(tmp_path, csv, "here"), RunFolder(tmp_path / "second")
+    new = RunFolder(tmp_path / "new")
+    prepare(wanted, new)
+    with pytest.raises(InputError, match="no round of .*new is done"):
+        replan(new, csv, out)
+    with pytest.raises(InputError, match="no model in .*new, from which this run starts"):
+        prepare(wanted.model_copy(update={"after": str(new.path)}), out)
+    with pytest.raises(Killed):
+        execute(new, on_round=stop_after(ROUNDS))
+    with pytest.raises(InputError, match="no round of .*new is left to plan"):
+        replan(new, people(tmp_path, c0=4, c1=8, c2=16), out)
+    other = wanted.model_copy(update={"after": str(new.path), "model": ModelConfig(name="mlp")})
+    with pytest.raises(InputError, match="a run starts from a model of its own kind"):
+        prepare(other, out)
+    assert not out.path.exists()
 
 
 def test_who_has_nothing_left_is_left_out(tmp_path: Path) -> None:

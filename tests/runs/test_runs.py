@@ -347,6 +347,8 @@ def test_natural_clients_are_those_of_the_table(tmp_path: Path, small_config: Pa
     nobody = config.read(small_config, ["data.partition=natural"])
     with pytest.raises(DataError, match="does not say who owns"):
         divide(nobody, load_data(nobody))
+    with pytest.raises(DataError, match="data.path is empty: records of clients in this process"):
+        load_data(config.make({}, ["data.name=csv", "data.test=held-out"]))
 
 
 def test_training_without_torch_says_how_to_get_it(
