@@ -1,5 +1,6 @@
 """Google's dp-accounting as an accountant: slower than `Pld`, and written by others."""
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -71,17 +72,19 @@ def _epsilon(rate: Floats, multiplier: Floats, count: Floats, delta: float, enou
     together: dict[tuple[float, float], int] = {}
     for q, s, c in zip(rate[taken], multiplier[taken], count[taken], strict=True):
         together[float(q), float(s)] = together.get((float(q), float(s)), 0) + int(c)
-    coarse = _composed(together, delta, COARSEST)
+    kinds = tuple(together.items())
+    coarse = _composed(kinds, delta, COARSEST)
     if coarse <= max(enough, 0.0):  # no grid is so fine that it gives less than 0
         return coarse
-    return min(coarse, _composed(together, delta, min(COARSEST, max(coarse / STEPS_PER_EPSILON, 1e-5))))
+    return min(coarse, _composed(kinds, delta, min(COARSEST, max(coarse / STEPS_PER_EPSILON, 1e-5))))
 
 
-def _composed(steps: dict[tuple[float, float], int], delta: float, grid: float) -> float:
+@functools.lru_cache(maxsize=4096)  # a run is counted when it is certified, verified and reported
+def _composed(steps: tuple[tuple[tuple[float, float], int], ...], delta: float, grid: float) -> float:
     from dp_accounting.pld import privacy_loss_distribution as distribution  # takes a second to import
 
     total = distribution.identity(grid)
-    for (rate, multiplier), count in steps.items():
+    for (rate, multiplier), count in steps:
         step = distribution.from_gaussian_mechanism(
             multiplier,
             value_discretization_interval=grid,
