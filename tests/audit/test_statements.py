@@ -258,7 +258,7 @@ def test_a_method_without_privacy_protects_nobody() -> None:
         ("here", "iid", "", "belong to no client", False),
         ("here", "natural", "", "records of the clients that were kept for testing", True),
         ("flower-sim", "natural", "", "these figures are not private", True),
-        ("guards", "natural", "", "that the server holds: if they are of clients", False),
+        ("guards", "natural", "", "records of the clients that were kept for testing", True),
         ("flower", "iid", "", "that the server holds: if they are of clients", False),
         ("here", "natural", "a.csv", "from a table of their own: if they are of clients", False),
         ("here", "natural", "held-out", "records of the clients that were kept for testing", True),

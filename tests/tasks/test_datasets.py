@@ -717,7 +717,7 @@ def test_files_put_by_hand_may_be_packed(cache: Path, tmp_path: Path) -> None:
     with tarfile.open(cache / "toy" / "anything.tar.gz", "w:gz") as tar:
         tar.add(tmp_path / "b.txt", "folder/b.txt")
     _, source = fetch.ensure(recipe(), offline=True)
-    assert source == f"the files in {cache / 'toy'}"
+    assert source == "files put there by hand"
     assert in_cache(cache)["toy/a.txt"] == b"first" and in_cache(cache)["toy/b.txt"] == b"second"
 
 

@@ -331,9 +331,7 @@ def tested(runs: Sequence[Run]) -> str:
 
 def not_private(run: Run) -> bool:
     """Return whether accuracy and loss are computed on records of the clients, which no budget covers."""
-    data = run.config.data
-    held_out = not data.test_file and (data.name == "csv" or not run.config.clients.elsewhere)
-    return data.partition == "natural" and held_out
+    return run.config.data.partition == "natural" and not run.config.data.test_file
 
 
 def side_channels(run: Run) -> str:

@@ -211,7 +211,7 @@ def ensure(
     sources = () if offline else recipe.sources
     if folder.is_dir() and any(folder.iterdir()):
         by_hand = FileSource(
-            f"the files in {folder}", lambda work, _: shutil.copytree(folder, work, dirs_exist_ok=True)
+            "files put there by hand", lambda work, _: shutil.copytree(folder, work, dirs_exist_ok=True)
         )
         sources = (by_hand, *sources)
     tried: list[str] = []
