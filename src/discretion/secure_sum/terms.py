@@ -25,7 +25,12 @@ MOST = 2**63 - 1
 
 @dataclass(frozen=True)
 class Terms:
-    """What all parties of a sum agree on; made by `agreed_terms`."""
+    """What all parties of a sum agree on; made by `agreed_terms`.
+
+    Guarantees:
+        Terms that could reveal one client's numbers to a server with `colluding` clients cannot be made: the
+        committee has more members than that, and `least` leaves two clients that do not collude.
+    """
 
     run: str
     plan: bytes  # digest
@@ -37,6 +42,16 @@ class Terms:
     least: int  # clients whose sum may be revealed
     senders: Mapping[str, Contact]  # clients of the pool that are in the roster, by name
     committee: tuple[Contact, ...]  # sorted by name
+
+    def __post_init__(self) -> None:
+        numbers = self.round, self.pool, self.size, self.bits, self.colluding, self.least
+        _check_numbers(self.plan, *numbers, len(self.committee))
+        if len(self.senders) < self.least:
+            raise Refusal(
+                f"found {len(self.senders)} clients of pool {self.pool} in this client's roster, expected "
+                f"at least {self.least}: exchange identity keys with more owners",
+                "roster",
+            )
 
     @cached_property
     def digest(self) -> bytes:
@@ -102,12 +117,6 @@ def agreed_terms(
     members = colluding + 1 if members is None else members
     _check_numbers(plan, round_, pool, size, bits, colluding, least, members)
     senders = {name: roster.contacts[name] for name in clients if name in roster.contacts}
-    if len(senders) < least:
-        raise Refusal(
-            f"found {len(senders)} clients of pool {pool} in this client's own roster, expected at least "
-            f"{least}: exchange identity keys with more owners",
-            "roster",
-        )
     among = senders if candidates is None else candidates
     known = [roster.contacts[name] for name in sorted(set(among)) if name in roster.contacts]
     seated = [contact for contact in known if contact.run in ("", run)]
