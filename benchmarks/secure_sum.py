@@ -2,7 +2,7 @@
 
 Run: python benchmarks/secure_sum.py [--colluding 1] [--without-training]
 
-Clients have random whole numbers; one in five drops out after sending. Times are those of one core, in
+Clients have random whole numbers; one in five does not answer. Times are those of one core, in
 processor time, which a busy machine disturbs less. `ready` is what a client does once a round for its terms.
 Bytes are all that travel: contributions of the survivors, requests to members, and their answers, beside the
 survivors' updates in float32. Training is that of benchmarks/engine.py (ten pictures a client, five steps),

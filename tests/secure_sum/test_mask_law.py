@@ -1,6 +1,7 @@
 """Masks are uniform over the whole range, no seed is used twice, and one honest member's mask hides all."""
 
 import os
+import tracemalloc
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -70,6 +71,15 @@ def test_a_mask_is_the_key_stream_itself(bits: int) -> None:
     assert masks(of, [key]).tobytes() == stream
     twice = masks(of, [key, key])
     assert (twice == np.frombuffer(stream, dtype=of.dtype) * of.dtype.type(2)).all()
+
+
+def test_masks_of_many_need_no_memory_of_their_own() -> None:
+    total = np.zeros(2**21, dtype=np.uint32)
+    tracemalloc.start()
+    add_masks(total, (bytes([i] * 32) for i in range(4)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < total.nbytes / 16
 
 
 def test_a_seed_makes_another_mask_for_everything_that_differs() -> None:

@@ -204,6 +204,16 @@ def test_terms_that_protect_nothing_are_refused(facts: dict[str, Any], why: str)
         terms(**facts)
 
 
+def test_whose_identity_key_differs_has_other_terms_and_other_committees() -> None:
+    """For a sender that is no member, too: who is asked and who is counted is the same to all."""
+    impostor = replace(party("impostor"), name="client-5").contact()
+    other = Roster({**roster(6).contacts, "client-5": impostor})
+    rounds = [(terms(round_=i), terms(known=other, round_=i)) for i in range(40)]
+    assert all(one.digest != two.digest for one, two in rounds)
+    seated = [["client-5" in {m.client for m in of.committee} for of in pair] for pair in rounds]
+    assert [False, False] in seated and [True, False] in seated and [False, True] in seated
+
+
 def test_terms_are_checked_however_they_are_made() -> None:
     of = terms()
     for wrong in (

@@ -1,14 +1,21 @@
 """Whoever drops out, in whatever order messages come, the server gets the exact sum of the survivors."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from discretion.errors import AnswersError, InputError, MessageError, Refusal
 from discretion.secure_sum.committee import Choice, answer, decide, open_request, read_answer
 from discretion.secure_sum.contribution import contribute, read_contribution
+from discretion.secure_sum.envelopes import seal
+from discretion.secure_sum.framing import sign
+from discretion.secure_sum.letters import LETTER, request_of
 from discretion.secure_sum.masks import _CHUNK
+from discretion.secure_sum.terms import Terms
 from discretion.secure_sum.unmasking import survivors_request, unmask
 from support.secure_sums import answers, contributions, numbers, parties, party, play, terms
 
@@ -120,6 +127,24 @@ def test_a_client_that_writes_anew_makes_another_set() -> None:
         decide(second.choice, first.choice)
 
 
+def test_a_client_that_seals_other_seeds_for_the_same_vector_makes_another_set() -> None:
+    of = terms()
+    member, liar = party(of.committee[0].client), party("client-0")
+    letters = [each.letter for each in contributions(of, numbers(of))]
+    sealed = tuple(
+        seal(bytes(32), of, liar.name, contact, letters[0].vector, X25519PrivateKey.generate())
+        for contact in of.committee
+    )
+    unsigned = replace(letters[0], envelopes=sealed)
+    second = replace(unsigned, signature=sign(liar.identity, LETTER, *unsigned.parts))
+    choices = [
+        open_request(of, member.name, member.agreement, request_of([letter, *letters[1:]])).choice
+        for letter in (letters[0], second)
+    ]
+    with pytest.raises(Refusal, match="other survivors on record"):
+        decide(choices[1], choices[0])
+
+
 def test_nothing_is_revealed_before_it_is_on_record() -> None:
     of = terms()
     request = survivors_request(of, contributions(of, numbers(of)))
@@ -171,7 +196,7 @@ def test_the_server_names_members_that_are_missing_or_answered_something_else() 
         read_answer(right[a] + b"\0", of)
 
 
-def _committee_without(name: str):  # type: ignore[no-untyped-def]
+def _committee_without(name: str) -> Terms:
     found = (terms(round_=number) for number in range(100))
     return next(of for of in found if name not in {member.client for member in of.committee})
 
