@@ -20,6 +20,7 @@ ORDER = [
     *LEAVES,
     "randomness",
     "plan tasks",
+    "secure_sum",
     "accounting",
     "methods ledger",
     "training",
