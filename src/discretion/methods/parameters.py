@@ -36,6 +36,9 @@ Average = Annotated[
         "many times as much as the next; 0: the last model"
     ),
 ]
+Dropout = Annotated[
+    Part, Field(description="share of a pool's clients that may fail to add their noise shares in a round")
+]
 
 # clients are drawn, and noise is added to every step on their records
 DrawRate = Annotated[Share, Field(description="draws in a round, as a share of the clients")]

@@ -17,7 +17,7 @@ from discretion.arrays import Floats, Ints
 from discretion.errors import PlanError, listed
 from discretion.plan.combine import SUM, Combine
 from discretion.plan.float_sums import rounding
-from discretion.plan.grid import ROUNDING, Grid
+from discretion.plan.grid import LEAST_SHARE, MODULUS, ROUNDING, SMOOTHING, Grid
 from discretion.plan.html_table import html_table, one_line
 from discretion.plan.names import bad_names
 from discretion.plan.phase import FLAT, MOST_ROUNDS, Clipping, Phase, Rule, alike, check, whole
@@ -112,10 +112,12 @@ class Plan:
                 f"noise_at {noise_at}, grid {self.grid}",
             ),
             (
-                "a grid needs noise_at server, flat clipping, and pools of several clients",
-                self.grid is None or (noise_at == "server" and pooled),
+                "a grid needs noise in sums of updates (noise_at server, clients or secure_sum), flat "
+                "clipping, and pools of several clients",
+                self.grid is None or (noise_at != "steps" and pooled),
                 f"noise_at {noise_at}, layers {self.clipping.layers}",
             ),
+            *(self._rules_of_shares(self.grid) if self.grid is not None and self.has_shares else []),
             (
                 "noise on a grid must be at most 2^50 steps",
                 self.grid is None or all((phase.noise <= self.grid.most_noise).all() for phase in phases),
@@ -140,6 +142,27 @@ class Plan:
                 f"{self.combine.rule} with {[len(phase.noise) for phase in phases]} pools",
             ),
         ]
+
+    def _rules_of_shares(self, grid: Grid) -> list[Rule]:
+        rules: list[Rule] = []
+        for phase in self.phases if 0 <= self.dropout < 1 else ():
+            own = self.own_noise(phase) / grid.step
+            taking = phase.expected > 0
+            reach = grid.reach(phase.clip[taking], own[taking], phase.pool[taking])
+            rules += [
+                (
+                    f"shares of the noise on a grid must be 0 or at least {LEAST_SHARE:g} steps",
+                    (own == 0) | (own >= LEAST_SHARE),
+                    own,
+                ),
+                (
+                    "sums of shares on a grid must stay within 2^31 steps, with all clips and noise: choose "
+                    "a longer step",
+                    reach < MODULUS // 2,
+                    reach,
+                ),
+            ]
+        return rules
 
     def __repr__(self) -> str:
         return one_line(f"Plan {self.method}:", self._facts())
@@ -169,6 +192,11 @@ class Plan:
     def unit(self) -> Unit:
         """Unit of privacy: all data of a client or, where noise is added in every step, each record."""
         return "record" if self.noise_at == "steps" else "client"
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether clients add the noise of a sum, each a share of it."""
+        return self.noise_at in ("clients", "secure_sum")
 
     @property
     def answers_seen(self) -> bool:
@@ -221,11 +249,12 @@ class Plan:
             is taken for none: the server sees answers one by one. An adversary that knows who took part gets
             rate 1; noise that an adversary knows does not count.
             A client that cannot change the sum (clip 0) has an infinite multiplier, unless it sends a bit.
+            Shares on a grid count as the Gaussian noise that their sum is made of (`Grid.continuous`).
         """
         if adversary not in ADVERSARIES:
             raise PlanError(f"found adversary {adversary!r}, expected one of {', '.join(ADVERSARIES)}")
         rate, secret = phase.rate, np.ones(len(phase.rate))  # (N,) share of the noise variance not known
-        if self.noise_at in ("clients", "secure_sum") and adversary != "public":
+        if self.has_shares and adversary != "public":
             shares = self.shares(phase)
             secret = 1 - np.minimum(self.colluding, shares - 1) / shares
             if adversary == "server" and self.answers_seen:
@@ -241,6 +270,8 @@ class Plan:
             rate = np.where(rate > 0, 1.0, 0.0)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             noise = phase.noise[phase.pool] * np.sqrt(secret)
+            if self.grid is not None and self.has_shares:
+                noise = self.grid.continuous(noise)
             multiplier = np.where(sensitivity > 0, noise / sensitivity, math.inf)
             if self.clipping.quantile is not None:
                 # an adversary that knows the noise knows the bits, too
@@ -319,7 +350,13 @@ class Plan:
             clip = phase.clip[phase.clip > 0]
             more = float(np.max(grid.sensitivity(clip) / clip, initial=1.0))
             more *= 1 + ROUNDING  # so that rounding lowers no multiplier, which would overspend a budget
-            phases.append(replace(phase, noise=phase.noise * more))
+            noise = phase.noise * more
+            if self.has_shares:  # every share gets what any number of unknown shares may count less
+                shares = np.zeros(len(noise))
+                np.maximum.at(shares, phase.pool, self.shares(phase))
+                more_of_shares = shares * (SMOOTHING * step) ** 2 * (1 + ROUNDING)
+                noise = np.where(noise > 0, np.sqrt(np.square(noise) + more_of_shares), 0.0)
+            phases.append(replace(phase, noise=noise))
         return replace(self, phases=tuple(phases), grid=grid)
 
     @cached_property
