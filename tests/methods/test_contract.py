@@ -20,6 +20,7 @@ from discretion.plan.population import Population
 from discretion.testing import Trial, check_method
 from discretion.testing.contract import check
 
+NONE, SOME = {"dropout": 0.0}, {"dropout": 0.4}
 Change = Callable[[Plan], Plan]
 FACTS: dict[str, Any] = {
     **{"title": "Test", "idea": "As DP-FedAvg.", "paper": "none", "reads": "budgets"},
@@ -155,6 +156,14 @@ def test_drop_outs_are_held_to_the_contract(change: Callable[[Plan, float], Plan
     with pytest.raises(AssertionError, match=message):
         check(trial, "drop_outs_are_provided_for")
     check(Trial(of_function(dropping(lambda plan, _: plan))), "drop_outs_are_provided_for")
+
+
+@pytest.mark.parametrize("name", ["gdpfed", "gdpfed_opc", "gdpfed_plus"])
+def test_a_late_parameter_changes_no_plan_until_it_is_used(name: str) -> None:
+    population, given = Population.of([1.0, 2.0, 4.0], 1e-5, 7), {"rounds": 3, "rate": 0.5, "clip": 1.0}
+    plain, none, some = (METHODS[name].make(population, given | more) for more in ({}, NONE, SOME))
+    assert plain.digest() == none.digest() != some.digest()
+    assert "dropout" not in plain.parameters and some.parameters["dropout"] == 0.4
 
 
 def test_shares_too_small_for_drop_outs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
