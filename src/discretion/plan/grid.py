@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from discretion.arrays import Floats, Ints
 from discretion.errors import InputError
+from discretion.plan.phase import Phase, Rule
 from discretion.randomness.discrete import LARGEST
 
 MOST_SIZE = 2**53  # the largest whole number up to which floats have all
@@ -52,7 +53,38 @@ class Grid:
             up to a factor of 1 ± 1e-500 on every probability: proved in docs/integer-noise.md. So what is
             proved of the Gaussian mechanism holds, by any accountant, under sampling and adaptive choices.
         """
-        return np.sqrt(np.maximum(np.square(noise) - (SMOOTHING * self.step) ** 2, 0.0))
+        return self.step * np.sqrt(np.maximum(np.square(noise / self.step) - SMOOTHING**2, 0.0))
+
+    def made_up(self, noise: Floats, pool: Ints, shares: Ints) -> Floats:
+        """Return (P,) noise of pools whose (N,) numbers of shares count as `noise`, whoever knows the others.
+
+        Each share gets what any sum of shares counts less than it is; a pool without noise gets none.
+        """
+        most = np.zeros(len(noise))
+        np.maximum.at(most, pool, shares)
+        with np.errstate(over="ignore"):
+            steps = np.sqrt(np.square(noise / self.step) + SMOOTHING**2 * most) * (1 + ROUNDING)
+        return np.where(noise > 0, self.step * steps, 0.0)
+
+    def rules_of_shares(self, phase: Phase, own: Floats) -> list[Rule]:
+        """Return what must hold of a phase whose clients add shares of (N,) standard deviations `own`."""
+        taking = phase.expected > 0
+        with np.errstate(over="ignore"):
+            steps = own / self.step
+            reach = self.reach(phase.clip[taking], steps[taking], phase.pool[taking])
+        return [
+            (
+                f"shares of the noise on a grid must be 0 or at least {LEAST_SHARE:g} steps",
+                (steps == 0) | (steps >= LEAST_SHARE),
+                steps,
+            ),
+            (
+                "sums of shares on a grid must stay within 2^31 steps, with all clips and noise: choose a "
+                "longer step",
+                reach < MODULUS // 2,
+                reach,
+            ),
+        ]
 
     def reach(self, clip: Floats, own: Floats, pool: Ints) -> Floats:
         """Return (P,) how many steps each pool's sum can lie from 0, but for a chance of 1 / UNLIKELY.

@@ -17,7 +17,7 @@ from discretion.arrays import Floats, Ints
 from discretion.errors import PlanError, listed
 from discretion.plan.combine import SUM, Combine
 from discretion.plan.float_sums import rounding
-from discretion.plan.grid import LEAST_SHARE, MODULUS, ROUNDING, SMOOTHING, Grid
+from discretion.plan.grid import ROUNDING, Grid
 from discretion.plan.html_table import html_table, one_line
 from discretion.plan.names import bad_names
 from discretion.plan.phase import FLAT, MOST_ROUNDS, Clipping, Phase, Rule, alike, check, whole
@@ -117,7 +117,12 @@ class Plan:
                 self.grid is None or (noise_at != "steps" and pooled),
                 f"noise_at {noise_at}, layers {self.clipping.layers}",
             ),
-            *(self._rules_of_shares(self.grid) if self.grid is not None and self.has_shares else []),
+            *(
+                rule
+                for phase in phases
+                if self.grid is not None and self.has_shares and 0 <= self.dropout < 1
+                for rule in self.grid.rules_of_shares(phase, self.own_noise(phase))
+            ),
             (
                 "noise on a grid must be at most 2^50 steps",
                 self.grid is None or all((phase.noise <= self.grid.most_noise).all() for phase in phases),
@@ -142,27 +147,6 @@ class Plan:
                 f"{self.combine.rule} with {[len(phase.noise) for phase in phases]} pools",
             ),
         ]
-
-    def _rules_of_shares(self, grid: Grid) -> list[Rule]:
-        rules: list[Rule] = []
-        for phase in self.phases if 0 <= self.dropout < 1 else ():
-            own = self.own_noise(phase) / grid.step
-            taking = phase.expected > 0
-            reach = grid.reach(phase.clip[taking], own[taking], phase.pool[taking])
-            rules += [
-                (
-                    f"shares of the noise on a grid must be 0 or at least {LEAST_SHARE:g} steps",
-                    (own == 0) | (own >= LEAST_SHARE),
-                    own,
-                ),
-                (
-                    "sums of shares on a grid must stay within 2^31 steps, with all clips and noise: choose "
-                    "a longer step",
-                    reach < MODULUS // 2,
-                    reach,
-                ),
-            ]
-        return rules
 
     def __repr__(self) -> str:
         return one_line(f"Plan {self.method}:", self._facts())
@@ -351,11 +335,8 @@ class Plan:
             more = float(np.max(grid.sensitivity(clip) / clip, initial=1.0))
             more *= 1 + ROUNDING  # so that rounding lowers no multiplier, which would overspend a budget
             noise = phase.noise * more
-            if self.has_shares:  # every share gets what any number of unknown shares may count less
-                shares = np.zeros(len(noise))
-                np.maximum.at(shares, phase.pool, self.shares(phase))
-                more_of_shares = shares * (SMOOTHING * step) ** 2 * (1 + ROUNDING)
-                noise = np.where(noise > 0, np.sqrt(np.square(noise) + more_of_shares), 0.0)
+            if self.has_shares:
+                noise = grid.made_up(noise, phase.pool, self.shares(phase))
             phases.append(replace(phase, noise=noise))
         return replace(self, phases=tuple(phases), grid=grid)
 
