@@ -1,6 +1,7 @@
 """The privacy mechanism: what leaves a client and what leaves a round, clipped and with noise.
 
-Noise is drawn only here. Clients, in this process or behind a guard, and the server call the same functions.
+Noise is drawn only here and, as shares on a grid, in `integer_release`. Clients, in this process or behind a
+guard, and the server call the same functions.
 """
 
 import math
@@ -89,6 +90,16 @@ def release(
         computed, with the noise of all pools together.
         Under adaptive clipping each update adds +1/2 or -1/2 (within its clip or not) to a noisy sum of bits.
     """
+    if plan.grid is not None and plan.grid.size != size:  # rounding more coordinates would cost more
+        raise PlanError(
+            f"the plan's grid is of {plan.grid.size} parameters, the model has {size}: plan for this model"
+        )
+    if plan.grid is not None and plan.has_shares:
+        from discretion.training.integer_release import release_whole
+
+        return release_whole(
+            plan, plan.grid, phase, asked, updates, source, own_noise, profile, top_up
+        ), scale
     with (profile or Profile())("clip"):
         sums, within, shares = clipped_sums(plan, phase, scale, updates, asked, size, own_noise, count)
     missing = missing_noise(plan, phase, shares)
@@ -119,7 +130,7 @@ def missing_noise(plan: Plan, phase: Phase, shares: Ints) -> Floats:
         This part and the clients' shares add up to the planned variance, or to more where fewer clients
         dropped out than provided for.
     """
-    if plan.noise_at not in ("clients", "secure_sum"):
+    if not plan.has_shares:
         return phase.pool_releases.astype(np.float64)
     brought = np.bincount(phase.pool, shares / plan.shares(phase), len(phase.noise))
     return np.asarray(np.maximum(phase.pool_releases - brought, 0.0))
@@ -186,10 +197,6 @@ def clipped_sums(
         the update should have brought noise, it counts as not answered. So does one with noise that is longer
         than clip and noise can make it: beside it, sums would lose others' noise by rounding.
     """
-    if plan.grid is not None and plan.grid.size != size:  # rounding more coordinates would cost more
-        raise PlanError(
-            f"the plan's grid is of {plan.grid.size} parameters, the model has {size}: plan for this model"
-        )
     own, layers = plan.merges(phase), layers_of(plan.clipping.layers, size)
     sums = np.zeros((1 if own else len(phase.noise), size))
     due = np.bincount(asked, minlength=len(phase.rate))
@@ -206,7 +213,7 @@ def clipped_sums(
             add_layers(sums[pool], share * (phase.pool[who] == pool), change, factor, layers)
 
     for part in updates:
-        who = _checked(part, size, waiting)
+        who = checked(part, size, waiting)
         clip = np.full(len(who), math.inf) if plan.noise_at == "steps" else phase.clip[who] * scale
         change = part.change
         if plan.noise_at == "clients" or (plan.noise_at == "secure_sum" and part.handed_out):
@@ -229,16 +236,20 @@ def clipped_sums(
     return sums, within, shares
 
 
-def _checked(part: Updates, size: int, waiting: Ints) -> Ints:
-    """Check a part of the updates, and return (k,) its client numbers; `waiting` is lowered for each."""
+def checked(part: Updates, size: int, waiting: Ints, kind: type = np.float32) -> Ints:
+    """Check a part of the updates, and return (k,) its client numbers; `waiting` is lowered for each.
+
+    `kind` is the type of the numbers: float32, because the proof of clipping covers its rounding; or int64
+    for what was handed out on a grid.
+    """
     who = np.asarray(part.clients)
     if who.dtype.kind not in "iu" or part.change.shape != (len(who), size):
         raise LedgerError(
             f"updates must be numbered by client and be {len(who)} rows of {size} numbers, found client "
             f"numbers of type {who.dtype} and updates of shape {part.change.shape}"
         )
-    if part.change.dtype != np.float32:  # the proof of clipping covers the rounding of float32
-        raise LedgerError(f"updates must be float32, found {part.change.dtype}")
+    if part.change.dtype != kind:
+        raise LedgerError(f"updates must be {kind.__name__}, found {part.change.dtype}")
     if ((who < 0) | (who >= len(waiting))).any():
         raise LedgerError(
             f"found an update of a client that does not exist, expected 0 to {len(waiting) - 1}"
