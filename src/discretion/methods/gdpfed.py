@@ -22,8 +22,8 @@ from discretion.accounting import noise_multiplier
 from discretion.methods.papers import xu_hu as paper
 from discretion.methods.parameters import (
     Accounting,
+    Dropout,
     Groups,
-    LateDropout,
     MeanRate,
     Rate,
     Rounds,
@@ -92,7 +92,7 @@ def gdpfed(
     clip: UpdateClip,
     groups: Groups = 3,
     accounting: Accounting = "tight",
-    dropout: LateDropout = 0.0,
+    dropout: Dropout = 0.0,
 ) -> Plan:
     return _grouped(population, rounds, rate, clip, groups, accounting, dropout, optimal=False)
 
@@ -105,7 +105,7 @@ def gdpfed_opc(
     clip: UpdateClip,
     groups: Groups = 3,
     accounting: Accounting = "tight",
-    dropout: LateDropout = 0.0,
+    dropout: Dropout = 0.0,
 ) -> Plan:
     return _grouped(population, rounds, rate, clip, groups, accounting, dropout, optimal=True)
 
@@ -126,7 +126,7 @@ def gdpfed_plus(
         Share, Field(description="share of the coordinates kept of the most generous group's sum, k / d")
     ] = KEPT[1],
     accounting: Accounting = "tight",
-    dropout: LateDropout = 0.0,
+    dropout: Dropout = 0.0,
 ) -> Plan:
     made = _grouped(population, rounds, rate, clip, groups, accounting, dropout, optimal=True)
     kept = np.linspace(kept_low, kept_high, len(made.phases[0].noise))

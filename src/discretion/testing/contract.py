@@ -108,8 +108,7 @@ def planning_twice_gives_the_same_plan(trial: Trial) -> Iterator[Claim]:
     wanted = trial.given.get("rounds", plan.rounds)
     yield plan.rounds == wanted, f"the plan has {plan.rounds} rounds; expected {wanted}"
     yield plan.accounting == trial.mode, f"the plan says accounting {plan.accounting}; expected {trial.mode}"
-    told = {name for name, each in trial.method.parameters.items() if each.tells(each.default)}
-    complete = told <= set(plan.parameters) <= set(trial.method.parameters)
+    complete = set(plan.parameters) == set(trial.method.parameters)
     yield complete, "the plan lacks some of the method's parameters"
 
 
