@@ -158,14 +158,6 @@ def test_drop_outs_are_held_to_the_contract(change: Callable[[Plan, float], Plan
     check(Trial(of_function(dropping(lambda plan, _: plan))), "drop_outs_are_provided_for")
 
 
-@pytest.mark.parametrize("name", ["gdpfed", "gdpfed_opc", "gdpfed_plus"])
-def test_a_late_parameter_changes_no_plan_until_it_is_used(name: str) -> None:
-    population, given = Population.of([1.0, 2.0, 4.0], 1e-5, 7), {"rounds": 3, "rate": 0.5, "clip": 1.0}
-    plain, none, some = (METHODS[name].make(population, given | more) for more in ({}, NONE, SOME))
-    assert plain.digest() == none.digest() != some.digest()
-    assert "dropout" not in plain.parameters and some.parameters["dropout"] == 0.4
-
-
 def test_shares_too_small_for_drop_outs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     trial = Trial(METHODS["gdpfed"])
     monkeypatch.setattr(Plan, "shares", lambda plan, phase: phase.holders)
