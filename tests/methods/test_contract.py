@@ -20,7 +20,6 @@ from discretion.plan.population import Population
 from discretion.testing import Trial, check_method
 from discretion.testing.contract import check
 
-NONE, SOME = {"dropout": 0.0}, {"dropout": 0.4}
 Change = Callable[[Plan], Plan]
 FACTS: dict[str, Any] = {
     **{"title": "Test", "idea": "As DP-FedAvg.", "paper": "none", "reads": "budgets"},
