@@ -60,7 +60,7 @@ def test_an_epsilon_of_0_is_counted_on_one_grid(monkeypatch: pytest.MonkeyPatch)
     grids: list[float] = []
     composed = reference._composed
 
-    def counting(steps: dict[tuple[float, float], int], delta: float, grid: float) -> float:
+    def counting(steps: reference.Kinds, delta: float, grid: float) -> float:
         grids.append(grid)
         return composed(steps, delta, grid)
 

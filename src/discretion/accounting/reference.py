@@ -17,6 +17,8 @@ STEPS_PER_EPSILON = 5000
 LONGEST = 1e6  # points of the grid of one step: beyond, counting takes minutes and gigabytes
 MOST = 1e4  # epsilon, by Rényi accounting: beyond, the grid of all steps together is as long
 
+Kinds = tuple[tuple[tuple[float, float], int], ...]  # rate and multiplier of steps, and how many there are
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -80,7 +82,7 @@ def _epsilon(rate: Floats, multiplier: Floats, count: Floats, delta: float, enou
 
 
 @functools.lru_cache(maxsize=4096)  # a run is counted when it is certified, verified and reported
-def _composed(steps: tuple[tuple[tuple[float, float], int], ...], delta: float, grid: float) -> float:
+def _composed(steps: Kinds, delta: float, grid: float) -> float:
     from dp_accounting.pld import privacy_loss_distribution as distribution  # takes a second to import
 
     total = distribution.identity(grid)
