@@ -112,7 +112,7 @@ def examine(
     """
     fresh = certify(run.plan, run.population)
     records = [*_of_files(run, fresh), _of_history(run)]
-    if run.turnout is not None:
+    if run.turnout is not None and not elsewhere:
         records.append(_of_answers(run))
     if run.audit_text is not None:
         records.append(_of_audit(run))

@@ -13,13 +13,13 @@ from typer import Argument, Option
 
 from discretion.audit import receipts
 from discretion.audit import verify as second_count
-from discretion.audit.page_check import verify_page
 from discretion.audit.verdicts import verdict
 from discretion.cli import Json, output
 from discretion.clients.messages import read_key
 from discretion.errors import BudgetError, InputError, LedgerError, UnverifiedError
 from discretion.files import write_safely
 from discretion.report import numbers, receipt_page, write
+from discretion.report.page_check import verify_page
 from discretion.runs.folder import RunFolder
 from discretion.runs.read import read_run
 
@@ -85,10 +85,10 @@ def verify(
     Epsilons are counted again by Google's dp-accounting, from plan and ledger: of each kind of clients, or,
     where there are more than a hundred, of those that use most of their budgets and of the worst client of
     each budget class (all of them with --every). A report holds the records that this needs: it is verified
-    alone, and the verdict names the checks that need the run folder.
+    alone, rendered again from them and compared, and the verdict names the checks that need the run folder.
     The last sentence is the verdict. Exits with 3 where a budget is not kept, with 4 where records contradict
-    each other or a report was changed, with 7 where nothing is contradicted but not everything could be
-    judged. `discretion check` proves a plan before it is run.
+    each other or a report is not what they make of it, with 7 where nothing is contradicted
+    but not everything could be judged. `discretion check` proves a plan before it is run.
 
     Examples: `discretion verify runs/first`, `discretion verify report.html`
     """

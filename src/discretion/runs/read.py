@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,6 +168,14 @@ class Run:
         """Where the time went; None where that is not on record, as of deployed runs."""
         path = self.files.profile
         return _parsed(path, Timed) if path.exists() else None
+
+    @property
+    def took(self) -> float | None:
+        """Seconds from the first round to the last, of simulations only: time tells who took part."""
+        known = self.ledger
+        if not (self.simulated and known and known.since and known.until):
+            return None
+        return (datetime.fromisoformat(known.until) - datetime.fromisoformat(known.since)).total_seconds()
 
     @property
     def name(self) -> str:
