@@ -22,12 +22,12 @@ from discretion.plan.phase import Phase
 from discretion.plan.plan import ADVERSARIES, Adversary, NoiseAt, Plan, Randomness
 from discretion.plan.population import Population
 from discretion.plan.steps import Unit
-from discretion.report import officer
+from discretion.report import officer, write
 from discretion.report.page import fragment
 from discretion.report.receipt_page import render
 from discretion.report.run_group import group
 from discretion.runs.read import Run, read_run
-from support.run_folders import make_run, trained
+from support.run_folders import STRICT, make_run, people, planned, run_of, trained
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "discretion"
@@ -159,7 +159,7 @@ def test_every_promise_names_its_condition_everywhere(
     # report
     groups = group([run])
     out = run.folder / "report.html"
-    held = enclose([run], wanted=False)
+    held = enclose([run], Path("report.html"), wanted=False)
     page = plain(fragment("officer.html", groups=groups, classes=(), officer=officer, out=out, records=held))
     opening = page[: page.index("What each client is promised")]  # the condition in the same sentence
     check_condition(f"P{statements.holds(certificate)[1:]}; against it epsilon is ", certificate)
@@ -276,4 +276,23 @@ def test_whose_the_test_records_are(
 
 
 def test_an_epsilon_is_not_called_strong_whatever_its_size() -> None:
-    assert "hardly" not in statements.MEANING and "limited by" in statements.MEANING
+    said = statements.meaning([certify(planned(STRICT, people()), people())])
+    assert "hardly" not in said and "limited by" in said
+
+
+def test_what_an_observer_may_tell_is_of_the_unit_that_is_protected(tmp_path: Path) -> None:
+    """A budget for each record says next to nothing on whether a whole client took part."""
+    records, clients = (
+        read_run(run_of(tmp_path / method, method)).certificate for method in ("concert_records", "dp_fedavg")
+    )
+    assert records.unit == "record" and clients.unit == "client"
+    for words in (statements.meaning, statements.odds):
+        assert "one record of a client was used" in words([records]) and "data were used" not in words(
+            [records]
+        )
+        assert "a client’s data were used" in words([clients]) and "record" not in words([clients])
+        assert "data were used or one record" in words([clients, records])
+    assert statements.question([replace(clients, adjacency="replace")]).endswith("or others in their place")
+    page = tmp_path / "report.html"
+    write([tmp_path / "concert_records"], page)
+    assert "data were used" not in page.read_text(encoding="utf-8")

@@ -150,8 +150,8 @@ def _epsilon(certificate: Certificate) -> Iterator[Caution]:
         "epsilon",
         "epsilon hardly protects",
         f"Epsilon is above {MOST_EPSILON:g}, up to {most:.4g}, for {_of(bad)}",
-        "whoever looks may become all but certain whether a client's data were used, wrong once in "
-        f"{math.exp(min(most, MOST_READABLE)):.0e} guesses or less",
+        f"whoever looks may become all but certain whether {statements.question([certificate])}, "
+        f"wrong once in {math.exp(min(most, MOST_READABLE)):.0e} guesses or less",
         "Set budgets of 10 or less, or inf where data are public.",
     )
 
