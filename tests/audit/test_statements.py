@@ -12,6 +12,8 @@ from typing import get_args
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 from discretion.accounting import Certificate, certify
 from discretion.audit import receipts, statements
@@ -296,3 +298,29 @@ def test_what_an_observer_may_tell_is_of_the_unit_that_is_protected(tmp_path: Pa
     page = tmp_path / "report.html"
     write([tmp_path / "concert_records"], page)
     assert "data were used" not in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.0, 4.0, 8.0])
+def test_the_odds_of_a_guess_are_true_of_the_gaussian(epsilon: float) -> None:
+    """Of one Gaussian release the loss passes epsilon far more often than delta: no sentence may deny it."""
+    delta = 1e-5
+
+    def exact(noise: float) -> float:  # delta at epsilon, of a sensitivity of 1
+        low, high = (sign / (2 * noise) - epsilon * noise for sign in (1, -1))
+        return float(norm.cdf(low) - np.exp(epsilon) * norm.cdf(high))
+
+    noise = brentq(lambda noise: exact(noise) - delta, 0.05, 100.0, xtol=1e-12)
+
+    def beyond(loss: float) -> float:  # chance of a loss above it, where the data are in
+        return float(norm.sf(loss * noise - 1 / (2 * noise)))
+
+    def surer(than: float) -> float:  # chance of a loss above it, or below its negative
+        return beyond(than) + float(norm.sf(than * noise + 1 / (2 * noise)))
+
+    odds = 1 / (1 + np.exp(-epsilon))
+    right = float(norm.cdf(1 / (2 * noise)))  # of the best guess, by the likelihood
+    assert right <= odds + delta
+    assert surer(epsilon + 1) <= 2.2 * delta < surer(epsilon)
+    said = statements.odds([certify(planned(STRICT, people()), people())])
+    assert "right with at most this chance, and delta on top" in said and "2.2 times delta" in said
+    assert "chance of delta" not in said and "fails" not in said

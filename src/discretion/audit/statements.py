@@ -103,10 +103,17 @@ def meaning(certificates: Sequence[Certificate]) -> str:
 
 
 def odds(certificates: Sequence[Certificate]) -> str:
-    """Return what the odds of a guess mean."""
+    """Return what the odds of a guess at epsilon, 1 / (1 + e^-epsilon), mean.
+
+    Guarantees:
+        Whoever gives even odds is right with a chance of at most these odds and delta, however it guesses.
+        With a chance of at most 2.2 delta, what is released makes it surer than the odds at epsilon + 1: the
+        chance of a loss above that is delta / (1 - 1/e) at most in the one world, in the other e times less.
+    """
     return (
-        f"an observer who gives even odds that {question(certificates)} is, after seeing everything, at most "
-        "this sure; except for a chance of delta that the promise fails."
+        f"an observer who gives even odds that {question(certificates)}, and guesses after seeing all of it, "
+        "is right with at most this chance, and delta on top. That is over all that may be released: with a "
+        "chance of at most 2.2 times delta one release makes it surer than the odds at epsilon + 1."
     )
 
 
