@@ -16,7 +16,7 @@ from discretion.audit import verify as second_count
 from discretion.audit.verdicts import verdict
 from discretion.cli import Json, output
 from discretion.clients.messages import read_key
-from discretion.errors import BudgetError, InputError, LedgerError, UnverifiedError
+from discretion.errors import BudgetError, InputError, LedgerError, MessageError, UnverifiedError
 from discretion.files import write_safely
 from discretion.report import numbers, receipt_page, write
 from discretion.report.page_check import verify_page
@@ -152,7 +152,8 @@ def receipt(
     """Make a signed receipt for one client, as HTML and JSON; or verify one.
 
     It has the client's budget, what each round cost it, what it is promised, and digests of plan and
-    certificate. With a run folder, verifying also compares the receipt with what is there now.
+    certificate. With a run folder, verifying also compares the receipt with what is there now. It exits with 4 where
+    something was changed or is contradicted, with 7 where --operator does not say whose key must have signed.
 
     Examples: `discretion receipt runs/first --client c7 --key operator.key`,
     `discretion receipt --verify receipt-c7.html --operator 7f3c…`
@@ -178,8 +179,11 @@ def receipt(
 
 
 def _verify_receipt(path: Path, operator: str, run: Path | None, as_json: bool) -> None:
-    signed = receipts.read(path, receipt_page.render)
-    receipts.check(signed, operator)
+    try:
+        signed = receipts.read(path, receipt_page.render)
+        receipts.check(signed, operator)
+    except MessageError as problem:
+        raise LedgerError(f"NOT VERIFIED: {problem}") from None
     odd = receipts.differences(signed, run) if run else []
     if as_json:
         known = "known" if operator else "unknown"  # whoever has a key can sign a receipt
@@ -196,7 +200,7 @@ def _verify_receipt(path: Path, operator: str, run: Path | None, as_json: bool) 
     if odd:
         raise LedgerError(f"{run} says otherwise than the receipt about: {', '.join(odd)}")
     if not operator:
-        raise InputError(
+        raise UnverifiedError(
             "NOT VERIFIED: nothing in it was changed since it was signed, but anybody can sign, and whose "
             "key this is, is unknown. Give the key that the operator gave you as --operator."
         )
