@@ -152,8 +152,9 @@ def receipt(
     """Make a signed receipt for one client, as HTML and JSON; or verify one.
 
     It has the client's budget, what each round cost it, what it is promised, and digests of plan and
-    certificate. With a run folder, verifying also compares the receipt with what is there now. It exits with 4 where
-    something was changed or is contradicted, with 7 where --operator does not say whose key must have signed.
+    certificate. With a run folder, verifying also compares the receipt with what is there now. It exits
+    with 4 where something was changed or is contradicted, with 7 where --operator does not say whose key
+    must have signed.
 
     Examples: `discretion receipt runs/first --client c7 --key operator.key`,
     `discretion receipt --verify receipt-c7.html --operator 7f3c…`
