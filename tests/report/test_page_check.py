@@ -22,8 +22,9 @@ from discretion.cli import main
 from discretion.errors import FolderError, InputError, LedgerError, UnverifiedError
 from discretion.ledger.ledger import Ledger
 from discretion.plan.population import Population
-from discretion.report import render, write
+from discretion.report import officer, render, write
 from discretion.report.page_check import ELSEWHERE, verify_page
+from discretion.report.run_group import group
 from discretion.runs.read import read_run
 from support.run_folders import BARE, keep_secret, make_run, seal, trained
 
@@ -317,7 +318,7 @@ def test_nothing_private_is_in_the_records(page: Path, folder: Path) -> None:
     assert str(folder) not in text and "sqlite" not in text and "secret" not in text
     assert set(record) == {
         *("name", "place", "settings", "files", "manifest", "history", "finished", "ledger"),
-        *("told", "took", "profile"),
+        *("left", "told", "took", "profile"),
     }
     assert set(record["files"]) == {"population.csv", "plan.json", "certificate.json", "run.json"}
     times = re.findall(r"\d{4}-\d\d-\d\dT", json.dumps({k: v for k, v in record.items() if k != "files"}))
@@ -345,6 +346,52 @@ def test_where_other_runs_spend_too_the_page_leaves_it_open(tmp_path: Path) -> N
     assert isinstance(done.exception, UnverifiedError) and record["verified"] is None
     assert record["verdict"].endswith("could not be judged: budgets, over all runs.")
     assert "unknown" in CliRunner().invoke(main.app, ["verify", str(page)]).stdout
+
+
+def test_what_is_left_is_left_over_all_runs_wherever_it_is_told(tmp_path: Path) -> None:
+    """Of one run alone, 60 % would be left; of a budget that was lowered, less than of the first one."""
+    shared = [f"ledger={tmp_path / 'shared.sqlite'}", "plan.share=0.4"]
+    folders = [trained(tmp_path / "a", *shared), trained(tmp_path / "b", *shared, "train.learning_rate=0.2")]
+    everyone = read_run(folders[0]).population
+    strict = everyone.client[int(everyone.epsilon.argmin())]
+
+    def told(folder: Path) -> None:
+        there = [each.left for each in verify(folder, Pld()).classes]
+        shown = json.loads(CliRunner().invoke(main.app, ["show", str(folder), "--json"]).stdout)
+        (part,) = group([read_run(folder)])
+        assert [each["left"] for each in shown["classes"]] == pytest.approx(there, rel=1e-6)
+        assert [each.left for each in part.classes] == pytest.approx(there, rel=1e-6)
+        page = tmp_path / "report.html"
+        write([folder], page)
+        assert "page" not in failing(check(page))
+        for mine in part.classes:
+            assert f'<td data-label="Left">{officer.left(mine)}</td>' in page.read_text(encoding="utf-8")
+
+    told(folders[0])
+    run = read_run(folders[0])
+    assert (run.left < 0.5 * run.population.epsilon[run.worst]).all()
+    with Ledger(tmp_path / "shared.sqlite", everyone) as ledger:
+        ledger.change_budget(strict, -0.1, "asked by letter")
+    assert read_run(folders[0]).left[0] == pytest.approx(run.left[0] - 0.1)
+    told(folders[1])
+
+
+def test_what_is_left_of_a_lowered_budget_is_counted_again_from_the_page(
+    folder: Path, tmp_path: Path
+) -> None:
+    copy = trained(tmp_path / "run", "plan.share=0.5")
+    everyone = read_run(copy).population
+    with Ledger(copy / "ledger.sqlite", everyone) as ledger:
+        ledger.change_budget(everyone.client[0], -0.5, "asked by letter")
+    page = tmp_path / "report.html"
+    write([copy], page)
+    found = check(page)
+    assert "page" not in failing(found) and found.classes == verify(copy, Pld()).classes
+    (run,) = enclosed.read_page(page).runs
+    assert run.left.tolist() == read_run(copy).left.tolist()
+    forge(page, lambda record: record.update(left=[9.0] * 3))
+    (run,) = enclosed.read_page(page).runs
+    assert run.left.tolist() == read_run(copy).left.tolist()  # whatever the page says
 
 
 def test_a_page_without_records_says_why(

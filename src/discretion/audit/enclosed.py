@@ -22,13 +22,14 @@ from typing import Any, Literal
 import numpy as np
 
 from discretion.accounting import Certificate
+from discretion.arrays import Floats
 from discretion.audit import verdicts
 from discretion.clients.remote import Heard
 from discretion.clients.turnout import Turnout
 from discretion.errors import DiscretionError, FolderError, InputError
 from discretion.files import sha256
 from discretion.jsonfile import Record, dump, parse
-from discretion.ledger.excerpt import Excerpt, excerpt
+from discretion.ledger.excerpt import Excerpt, excerpt, reopen
 from discretion.ledger.reader import DAMAGED, LedgerReader, OnRecord
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
@@ -80,6 +81,7 @@ class EnclosedRecords(Record):
     history: list[tuple[int, float | None, float | None]]  # round, accuracy and loss, in its order
     finished: bool
     ledger: Excerpt | None
+    left: list[float]  # by budget class
     told: AnswersTold
     took: float | None  # seconds, of simulations only, as the next
     profile: Timed | None
@@ -147,6 +149,16 @@ class EnclosedRun(Run):
     @cached_property
     def refusals(self) -> dict[str, tuple[int, str]]:
         return self.enclosed.told.refusals
+
+    def reading(self) -> LedgerReader | None:
+        known = self.enclosed.ledger
+        return None if known is None else reopen(known, self.about.id, self.plan)
+
+    @cached_property
+    def left(self) -> Floats:
+        if self.ledger and self.ledger.other_runs:  # which no page holds
+            return np.array(self.enclosed.left)
+        return super().left
 
     @property
     def took(self) -> float | None:
@@ -262,6 +274,7 @@ def _pack(run: Run, place: str, settings: dict[str, Any]) -> str:
         history=[(line.round, line.accuracy, _finite(line.loss)) for line in run.history.lines],
         finished=run.finished,
         ledger=_excerpt(run),
+        left=run.left.tolist(),
         told=_told(run),
         took=run.took,
         profile=run.profile if run.simulated else None,

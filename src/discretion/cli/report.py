@@ -1,7 +1,6 @@
 """Commands on run folders: compare, report, verify, receipt."""
 
 import itertools
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -128,10 +127,7 @@ def _tables(found: second_count.Verification) -> tuple[Table, Table]:
 
 
 def _left(mine: second_count.Counted) -> str:
-    if mine.life is None:
-        return "unknown"
-    rest = max(mine.budget - max(mine.life, mine.recorded), 0.0)
-    return numbers.rounded_down(math.inf if math.isinf(mine.budget) else rest)
+    return "unknown" if mine.left is None else numbers.rounded_down(mine.left)
 
 
 def receipt(

@@ -93,8 +93,7 @@ def delta(part: Group) -> str:
 
 
 def left(mine: BudgetClass) -> str:
-    rest = max(mine.budget - mine.spent, 0.0)
-    return numbers.budget(rest, 3) if rest else "nothing"
+    return numbers.budget(mine.left, 3) if mine.left else "nothing"
 
 
 def odds(epsilon: float) -> str:

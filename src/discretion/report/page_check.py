@@ -45,7 +45,7 @@ def _verified(run: EnclosedRun, more: Sequence[Finding], second: Accountant, eve
     said = f"{known.other_runs} more runs spend from the same budgets: only the ledger tells"
     unknown = Finding(OVER_ALL, None, said)
     budgets = [each for each in found.budgets if each.what != OVER_ALL]
-    classes = tuple(replace(each, life=None) for each in found.classes)
+    classes = tuple(replace(each, life=None, left=None) for each in found.classes)
     return replace(found, budgets=(*budgets, unknown), classes=classes)
 
 
