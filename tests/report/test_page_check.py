@@ -180,6 +180,17 @@ def test_runs_that_are_kept_apart_stay_apart_when_a_page_is_rendered_again(tmp_p
     assert unpacked(page)["settings"]["population"]["csv"] == "population.csv"
 
 
+def test_whose_the_test_records_are_is_told_without_their_place(tmp_path: Path) -> None:
+    page, settings = tmp_path / "report.html", {"data.name": "csv", "data.test": "/home/me/secret-test.csv"}
+    write([make_run(tmp_path / "run", settings=settings)], page)
+    assert "from a table of their own" in page.read_text(encoding="utf-8")
+    assert "page" not in failing(check(page)) and "secret-test" not in json.dumps(unpacked(page))
+    own = {"data.name": "csv", "data.test": "held-out", "data.partition": "natural"}
+    write([make_run(tmp_path / "own", settings=own)], page)
+    assert "kept for testing: these figures are not private" in page.read_text(encoding="utf-8")
+    assert "page" not in failing(check(page))
+
+
 def test_accuracies_of_budget_classes_are_rendered_again(folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     write([folder], page, class_accuracy=True)

@@ -33,7 +33,7 @@ from discretion.ledger.excerpt import Excerpt, excerpt, reopen
 from discretion.ledger.reader import DAMAGED, LedgerReader, OnRecord
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
-from discretion.runs.config import Config, roles, unplaced
+from discretion.runs.config import HELD_OUT, Config, roles, unplaced
 from discretion.runs.history import History, RoundRecord
 from discretion.runs.read import Run, RunAbout, Timed
 
@@ -45,8 +45,8 @@ MOST = 2_000_000  # characters of records in one page: about 70,000 clients, eac
 MOST_BYTES = 500_000_000  # of a run's records when they are unpacked
 TOO_LARGE = f"they would take more than {MOST:,} characters"
 NOT_WANTED = "it was written without them"
-COMPARED = ("data.path", "data.test", "population.csv", "after")  # paths: runs that differ in one are apart
-OWN = dict.fromkeys(COMPARED, "") | {"population.csv": "population.csv"}  # in the run folder
+# settings that are paths and that a page depends on, each with what stands in its place
+STAND_INS = {"data.path": "table", "data.test": "table", "population.csv": "population.csv", "after": "run"}
 HAS_PATH = "a parameter of the method looks like a path of the machine that made the plan"
 
 
@@ -229,13 +229,14 @@ def place_of(run: Run, page: Path) -> str:
 def _settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return what may be shown of each run's settings, and in which paths runs differ, but not the paths."""
     found = [run.config.public() for run in runs]
-    for name in COMPARED:
+    for name, usual in STAND_INS.items():
         values = [run.settings[name] for run in runs]
         order = list(dict.fromkeys(values))
         for settings, value in zip(found, values, strict=True):
-            shown = f"/{order.index(value)}/{Path(value).name}" if len(order) > 1 else Path(OWN[name]).name
+            shown = f"/{order.index(value)}/{Path(value).name}" if len(order) > 1 else usual
             *section, last = name.split(".")
-            if value and shown:
+            shown = HELD_OUT if value == HELD_OUT else shown  # which is no path
+            if value:
                 (settings[section[0]] if section else settings)[last] = shown
     return found
 
