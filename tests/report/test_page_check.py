@@ -159,6 +159,13 @@ def test_a_page_by_another_version_is_not_called_verified(page: Path) -> None:
     assert isinstance(done.exception, UnverifiedError)
 
 
+def test_records_in_another_form_are_not_called_changed(page: Path) -> None:
+    content = page.read_text(encoding="utf-8")
+    page.write_text(content.replace(enclosed.FORMAT, "discretion-records/1"), encoding="utf-8")
+    with pytest.raises(UnverifiedError, match="another version of Discretion .*verify it with that version"):
+        verify_page(page)
+
+
 def test_a_page_may_be_renamed_and_holds_its_title(folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "one.html"
     write([folder], page, title="Of <all> hospitals")

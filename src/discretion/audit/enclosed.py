@@ -26,7 +26,7 @@ from discretion.arrays import Floats
 from discretion.audit import verdicts
 from discretion.clients.remote import Heard
 from discretion.clients.turnout import Turnout
-from discretion.errors import DiscretionError, FolderError, InputError
+from discretion.errors import DiscretionError, FolderError, InputError, UnverifiedError
 from discretion.files import sha256
 from discretion.jsonfile import Record, dump, parse
 from discretion.ledger.excerpt import Excerpt, excerpt, reopen
@@ -40,6 +40,7 @@ from discretion.runs.read import Run, RunAbout, Timed
 Format = Literal["discretion-records/2"]
 FORMAT: Format = "discretion-records/2"
 HELD = re.compile(rb'<script type="application/json" id="records">(.*?)</script>', re.S)
+FORM = re.compile(rb'"format": "(discretion-records/[0-9]+)"')
 UNSEALED = "0" * 64
 MOST = 2_000_000  # characters of records in one page: about 70,000 clients, each with a budget of its own
 MOST_BYTES = 500_000_000  # of a run's records when they are unpacked
@@ -330,6 +331,11 @@ def read_page(path: Path) -> Page:
     if len(held) != 1:
         raise InputError(
             f"{path} is no report of Discretion: expected one element of records, found {len(held)}"
+        )
+    if (form := FORM.search(held[0])) and form[1].decode() != FORMAT:
+        raise UnverifiedError(
+            f"{path} holds records as another version of Discretion writes them ({form[1].decode()}, not "
+            f"{FORMAT}): verify it with that version, or verify the run folder"
         )
     try:
         records = parse(held[0].decode(), PageRecords, "report")
