@@ -1,5 +1,7 @@
 """The folder examples: what its README shows is what happens, and its settings are those of its figures."""
 
+import math
+import re
 import subprocess
 import sys
 import tomllib
@@ -35,6 +37,24 @@ def test_figures_are_of_the_settings_that_are_run() -> None:
     assert simulated.plan == run.plan
     changed = {"randomness": "seeded", "evaluate_every": simulated.train.evaluate_every}
     assert simulated.train == run.train.model_copy(update=changed)
+
+
+def test_the_uncertainty_of_the_gain_is_that_of_a_difference_on_the_same_records() -> None:
+    said = " ".join(README.split())
+    found = re.search(
+        r"gain of (\d+) on the same (\d+) records has a standard error of ([\d.]+) points if no record is "
+        r"lost in exchange, and of ([\d.]+) or more, the gain itself, from (\d+) records on",
+        said,
+    )
+    assert found
+    gain, records, least, own, differing = map(float, found.groups())
+
+    def error(judged_differently: float) -> float:  # of a mean of differences of +1, 0 and -1, in points
+        return 100 * math.sqrt(judged_differently - gain**2 / records) / records
+
+    assert round(error(gain), 1) == least
+    assert error(differing - 1) < 100 * gain / records <= error(differing) + 0.05
+    assert f"{own} points, with a standard error of" in said
 
 
 def test_the_comparison_runs_with_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

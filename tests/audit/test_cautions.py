@@ -70,6 +70,8 @@ def test_an_epsilon_that_hardly_protects_is_named_with_its_odds() -> None:
         "1 of 150 clients" in found.found and "all but certain" in found.why and "10 or less" in found.change
     )
     assert "epsilon" not in of_plan(replace(GOOD, epsilon=np.full(150, 20.0)))
+    assert "a client’s data were used" in found.why
+    assert "one record of a client was used" in of_plan(people, "concert_records")["epsilon"].why
 
 
 def test_a_whole_hospital_is_protected_where_patients_may_be_meant() -> None:

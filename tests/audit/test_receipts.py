@@ -19,7 +19,7 @@ from discretion.accounting import Pld
 from discretion.audit import receipts
 from discretion.cli import main, output
 from discretion.clients.messages import write_key
-from discretion.errors import InputError, LedgerError, MessageError, PlanError
+from discretion.errors import InputError, LedgerError, MessageError, PlanError, UnverifiedError
 from discretion.ledger.ledger import Ledger
 from discretion.report.receipt_page import render
 from discretion.runs.read import read_run
@@ -303,13 +303,13 @@ def test_the_command_makes_and_verifies(run: Path, tmp_path: Path) -> None:
         record = json.loads(alone.stdout)
         assert not record["verified"] and record["operator"] == "unknown"
         asked = command("--verify", files[name])
-        assert isinstance(asked.exception, InputError) and "NOT VERIFIED" in str(asked.exception)
-        assert isinstance(alone.exception, InputError)
+        assert isinstance(asked.exception, UnverifiedError) and "NOT VERIFIED" in str(asked.exception)
+        assert isinstance(alone.exception, UnverifiedError)
         assert "NOT VERIFIED" not in command("--verify", files[name], "--operator", public).stderr
-    assert isinstance(command("--verify", files["html"], "--operator", "00" * 32).exception, MessageError)
+    assert isinstance(command("--verify", files["html"], "--operator", "00" * 32).exception, LedgerError)
     page = Path(files["html"])
     page.write_text(page.read_text().replace("<h1>Receipt for c4</h1>", "<h1>Receipt for c5</h1>"))
-    assert isinstance(command("--verify", page).exception, MessageError)
+    assert isinstance(command("--verify", page).exception, LedgerError)
     forge(run / "ledger.sqlite", "DELETE FROM round WHERE round = 5")
     assert isinstance(command(run, "--verify", files["json"]).exception, LedgerError)
 

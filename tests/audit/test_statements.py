@@ -12,6 +12,8 @@ from typing import get_args
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 from discretion.accounting import Certificate, certify
 from discretion.audit import receipts, statements
@@ -22,12 +24,12 @@ from discretion.plan.phase import Phase
 from discretion.plan.plan import ADVERSARIES, Adversary, NoiseAt, Plan, Randomness
 from discretion.plan.population import Population
 from discretion.plan.steps import Unit
-from discretion.report import officer
+from discretion.report import officer, write
 from discretion.report.page import fragment
 from discretion.report.receipt_page import render
 from discretion.report.run_group import group
 from discretion.runs.read import Run, read_run
-from support.run_folders import make_run, trained
+from support.run_folders import STRICT, make_run, people, planned, run_of, trained
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "discretion"
@@ -159,7 +161,7 @@ def test_every_promise_names_its_condition_everywhere(
     # report
     groups = group([run])
     out = run.folder / "report.html"
-    held = enclose([run], wanted=False)
+    held = enclose([run], Path("report.html"), wanted=False)
     page = plain(fragment("officer.html", groups=groups, classes=(), officer=officer, out=out, records=held))
     opening = page[: page.index("What each client is promised")]  # the condition in the same sentence
     check_condition(f"P{statements.holds(certificate)[1:]}; against it epsilon is ", certificate)
@@ -283,4 +285,49 @@ def test_whose_the_test_records_are(
 
 
 def test_an_epsilon_is_not_called_strong_whatever_its_size() -> None:
-    assert "hardly" not in statements.MEANING and "limited by" in statements.MEANING
+    said = statements.meaning([certify(planned(STRICT, people()), people())])
+    assert "hardly" not in said and "limited by" in said
+
+
+def test_what_an_observer_may_tell_is_of_the_unit_that_is_protected(tmp_path: Path) -> None:
+    """A budget for each record says next to nothing on whether a whole client took part."""
+    records, clients = (
+        read_run(run_of(tmp_path / method, method)).certificate for method in ("concert_records", "dp_fedavg")
+    )
+    assert records.unit == "record" and clients.unit == "client"
+    for words in (statements.meaning, statements.odds):
+        assert "one record of a client was used" in words([records]) and "data were used" not in words(
+            [records]
+        )
+        assert "a client’s data were used" in words([clients]) and "record" not in words([clients])
+        assert "data were used or one record" in words([clients, records])
+    assert statements.question([replace(clients, adjacency="replace")]).endswith("or others in their place")
+    page = tmp_path / "report.html"
+    write([tmp_path / "concert_records"], page)
+    assert "data were used" not in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.0, 4.0, 8.0])
+def test_the_odds_of_a_guess_are_true_of_the_gaussian(epsilon: float) -> None:
+    """Of one Gaussian release the loss passes epsilon far more often than delta: no sentence may deny it."""
+    delta = 1e-5
+
+    def exact(noise: float) -> float:  # delta at epsilon, of a sensitivity of 1
+        low, high = (sign / (2 * noise) - epsilon * noise for sign in (1, -1))
+        return float(norm.cdf(low) - np.exp(epsilon) * norm.cdf(high))
+
+    noise = brentq(lambda noise: exact(noise) - delta, 0.05, 100.0, xtol=1e-12)
+
+    def beyond(loss: float) -> float:  # chance of a loss above it, where the data are in
+        return float(norm.sf(loss * noise - 1 / (2 * noise)))
+
+    def surer(than: float) -> float:  # chance of a loss above it, or below its negative
+        return beyond(than) + float(norm.sf(than * noise + 1 / (2 * noise)))
+
+    odds = 1 / (1 + np.exp(-epsilon))
+    right = float(norm.cdf(1 / (2 * noise)))  # of the best guess, by the likelihood
+    assert right <= odds + delta
+    assert surer(epsilon + 1) <= 2.2 * delta < surer(epsilon)
+    said = statements.odds([certify(planned(STRICT, people()), people())])
+    assert "right with at most this chance, and delta on top" in said and "2.2 times delta" in said
+    assert "chance of delta" not in said and "fails" not in said

@@ -136,10 +136,16 @@ def test_a_receipt_is_verified_only_by_its_operators_key(discretion: Cli, folder
     known = discretion("receipt", "--verify", "receipt.html", "--operator", signed.key)
     assert known.code == 0 and "Verified" in known.err
     unknown = discretion("receipt", "--verify", "receipt.html")
-    assert unknown.code == 2 and "NOT VERIFIED" in unknown.err
+    assert unknown.code == 7 and "NOT VERIFIED" in unknown.err
     machine = discretion("receipt", "--verify", "receipt.html", "--json")
-    assert machine.code == 2 and json.loads(machine.out)["verified"] is False
-    assert discretion("receipt", "--verify", "receipt.html", "--operator", "00" * 32).code == 1
+    assert machine.code == 7 and json.loads(machine.out)["verified"] is False
+    assert discretion("receipt", "--verify", "receipt.html", "--operator", "00" * 32).code == 4
+    plain = receipts.to_json(signed)
+    assert '"client": "c4"' in plain
+    Path("receipt.json").write_text(plain.replace('"client": "c4"', '"client": "c5"'), encoding="utf-8")
+    for options in (["--operator", signed.key], []):
+        changed = discretion("receipt", "--verify", "receipt.json", *options)
+        assert changed.code == 4 and "something in it was changed" in " ".join(changed.err.split())
     forged_ledger(folder)
     assert discretion("receipt", "run", "--verify", "receipt.html", "--operator", signed.key).code == 4
 

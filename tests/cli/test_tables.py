@@ -37,6 +37,7 @@ where = "guards"
 addresses = "guards/addresses.toml"
 key = "guards/operator.key"
 """
+COLUMNS = ("--client-column", "hospital", "--label-column", "finding")
 ROWS = {"Basel": 40, "Zürich": 25, "Genève": 8}
 
 
@@ -148,14 +149,24 @@ def test_what_is_missing_or_wrong_leaves_no_trace(
 
 
 def test_sizes_are_counted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert discretion("population", "--from", "table.csv", "--client-column", "hospital") == 0
+    assert discretion("population", "--from", "table.csv", *COLUMNS) == 0
     assert capsys.readouterr().out.splitlines() == [
         *("client,epsilon,delta,size", "Basel,,1e-05,32", "Genève,,1e-05,6", "Zürich,,1e-05,20")
     ]
     assert discretion("population", "groups:2", "--from", "config.toml", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["size"] == [32, 6, 20] and found["epsilon"] == [2, 2, 2]
-    whole = ("--from", "table.csv", "--client-column", "hospital", "--hold-out", "0", "--json")
+    whole = (
+        "--from",
+        "table.csv",
+        "--client-column",
+        "hospital",
+        "--label-column",
+        "finding",
+        "--hold-out",
+        "0",
+        "--json",
+    )
     assert discretion("population", *whole) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["size"] == [40, 8, 25] and found["epsilon"] == [None] * 3
@@ -165,7 +176,7 @@ def test_sizes_are_counted(here: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_budget_is_never_made_up(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert discretion("population", "--from", "table.csv", "--client-column", "hospital") == 0
+    assert discretion("population", "--from", "table.csv", *COLUMNS) == 0
     (here / "people.csv").write_text(capsys.readouterr().out, encoding="utf-8")
     assert discretion("run", "config.toml", "--on", "here") == 2
     assert capsys.readouterr().err.count("epsilon is missing") == 3

@@ -156,22 +156,54 @@ def test_no_small_number_and_nothing_to_subtract(clients: list[tuple[float, floa
     assert sum(cell.clients for cell in found) == (len(finite) if found else 0)
 
 
-def test_neighbours_are_joined_and_empty_ranges_left_out() -> None:
+def test_ranges_are_cut_at_fixed_points_and_cover_everything() -> None:
     even = lifetime([1.0] * 6 + [4.0] * 7, [0.3] * 6 + [0.95] * 7)
     found = public_budgets.cells(even)
     assert [(public_budgets.budget_name(c), public_budgets.share_name(c), c.clients) for c in found] == [
-        ("ε 1 to below 2", "25\u00a0% to below 50\u00a0%", 6),
-        ("ε 4 to below 8", "90\u00a0% or more", 7),
+        ("any budget", "below 50\u00a0%", 6),
+        ("any budget", "50\u00a0% or more", 7),
     ]
-    (cell,) = public_budgets.cells(lifetime([1.0] * 6 + [4.0] * 4, [0.1] * 6 + [0.95] * 4))
+    wide = lifetime([0.5] * 6 + [0.3] * 5 + [1.0] * 6 + [30.0] * 5, [0.1] * 22)
+    assert [public_budgets.budget_name(cell) for cell in public_budgets.cells(wide)] == [
+        "ε below 1",
+        "ε 1 to below 4",
+        "ε 4 or more",
+    ]
+    (cell,) = public_budgets.cells(lifetime([1.0] * 6 + [4.0] * 3, [0.1] * 6 + [0.95] * 3))
     assert asdict(cell) == {
-        "budget_from": 1.0,
-        "budget_below": 8.0,
+        "budget_from": 0.0,
+        "budget_below": math.inf,
         "share_from": 0.0,
         "share_below": math.inf,
-        "clients": 10,
+        "clients": 9,
     }
     assert public_budgets.share_name(cell) == "any share"
+
+
+@given(st.lists(st.tuples(BUDGET, st.floats(0, 1.2)), min_size=1, max_size=60), st.integers(3, 12))
+def test_every_end_of_a_range_is_a_fixed_one(clients: list[tuple[float, float]], least: int) -> None:
+    found = public_budgets.cells(lifetime(*map(list, zip(*clients, strict=True))), least)
+    budgets, shares = public_budgets.BUDGETS, public_budgets.SHARES
+    covered = np.zeros((len(budgets) - 1, len(shares) - 1), dtype=int)
+    for cell in found:
+        rows = slice(budgets.index(cell.budget_from), budgets.index(cell.budget_below))
+        columns = slice(shares.index(cell.share_from), shares.index(cell.share_below))
+        covered[rows, columns] += 1
+    assert (covered == bool(found)).all()  # outer ends never move, and nothing is left out
+
+
+@given(st.integers(3, 12), st.data())
+def test_a_few_clients_move_no_end_wherever_they_are(least: int, data: st.DataObject) -> None:
+    """Fewer than `least` clients could be anywhere in the range that they are shown in."""
+    many = [(1.0, 0.1)] * data.draw(st.integers(least, 30))
+    anywhere = st.lists(
+        st.tuples(st.floats(0.05, 40.0), st.floats(0, 1.2)), min_size=least - 1, max_size=least - 1
+    )
+    one, other = ([*many, *data.draw(anywhere)] for _ in range(2))
+    found = [
+        public_budgets.cells(lifetime(*map(list, zip(*each, strict=True))), least) for each in (one, other)
+    ]
+    assert found[0] == found[1] and len(found[0]) == 1
 
 
 def test_the_page_for_others_names_nobody(source: Source) -> None:

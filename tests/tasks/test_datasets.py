@@ -527,13 +527,46 @@ def test_columns_that_are_not_what_was_said(header: str, message: str, tmp_path:
         datasets.load("csv", own=OwnTables(path, form=FORM))
 
 
-def test_counting_needs_a_client_in_every_row(tmp_path: Path) -> None:
+def test_a_table_is_counted_only_if_a_run_could_read_it(tmp_path: Path) -> None:
+    path, form = tmp_path / "a.csv", TableForm()
+    for text, message in (
+        ("x,label,client\n1,0,a\n2\n3,1,\n", "(?s)2 problems.*line 3: 1 cells.*line 4, column client: empty"),
+        ("x,client\n1,a\n", "the header is x, client; expected a column `client` and a column `label`"),
+        ("x,x,label,client\n1,2,0,a\n3,4,1,a\n", "and no name twice"),
+        ("x,label,client\n1,0,a\nold,1,a\n", "line 3, column x: 'old' is not a finite number"),
+        ("x,label,client\n1,0,a\n2,0,a\n", "expected at least two different ones"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError, match=message):
+            datasets.training_sizes(path, 0, form)
+        with pytest.raises(DataError):
+            datasets.load("csv", own=OwnTables(path, hold_out=0.5, form=form))
+    path.write_text("x,label,client\n1,0,a\n2,1,a\n")
+    assert datasets.training_sizes(path, 0, form) == {"a": 2}
+
+
+@pytest.mark.parametrize("labels", [("ill", "Ill"), ("very ill", "very  ill"), ("STRASSE", "straße")])
+def test_labels_that_differ_only_in_case_or_spaces_are_refused(
+    labels: tuple[str, ...], tmp_path: Path
+) -> None:
     path = tmp_path / "a.csv"
-    path.write_text("x,client\n1,a\n2\n3,\n")
-    with pytest.raises(DataError, match="(?s)2 problems.*line 3, column client: empty.*line 4"):
-        datasets.training_sizes(path, 0, TableForm())
-    with pytest.raises(DataError, match="the header is x, client; expected a column `spital`"):
-        datasets.training_sizes(path, 0, FORM)
+    rows = [f"{label},{x}" for x, label in enumerate(("well", *labels) * 4)]
+    path.write_text("\n".join(["label,x", *rows]), encoding="utf-8")
+    with pytest.raises(DataError, match="which differ only in case or spaces; expected one spelling"):
+        datasets.load("csv", own=OwnTables(path))
+    data = datasets.load("csv", own=OwnTables(path, labels=("well", *labels)))  # both are meant
+    assert data.classes == 3
+
+
+def test_a_number_that_drowns_all_others_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("label,x,y\n" + "0,1,1\n1,2,2\n" * 5 + "0,1e30,1\n")
+    with pytest.raises(DataError, match="found numbers above 1,000,000 in x, too large"):
+        datasets.load("csv", own=OwnTables(path))
+    path.write_text("label,x,y\n" + "0,1,1\n1,2e9,2\n" * 5)
+    with pytest.raises(DataError, match="divide the column by a public number in data.scales"):
+        datasets.load("csv", own=OwnTables(path))
+    assert datasets.load("csv", own=OwnTables(path, scales={"x": 1e9})).train.inputs.max() == 2
 
 
 def test_a_written_table_is_read_back_exactly(tmp_path: Path) -> None:

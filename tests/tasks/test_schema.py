@@ -94,7 +94,7 @@ def test_labels_and_scales_that_cannot_be_are_refused(tmp_path: Path) -> None:
     for scales in ({"weight": 2.0}, {"age": 0.0}, {"age": float("inf")}):
         with pytest.raises(DataError, match=r"data\.scales has (weight|age)"):
             loaded(path, scales=scales)
-    with pytest.raises(DataError, match="numbers of age are too large"):
+    with pytest.raises(DataError, match="found numbers above 1,000,000 in age, too large"):
         loaded(path, scales={"age": 1e-38})
     with pytest.raises(DataError, match="digits: takes no path, test records, labels or scales"):
         datasets.load("digits", own=OwnTables(None, labels=("0", "1")))

@@ -23,7 +23,7 @@ from discretion.runs.read import Run
 
 Kind = Literal["delta", "epsilon", "unit", "noise", "never", "empty", "diverged", "chance"]
 
-MOST_DELTA = 1e-2  # a promise that may fail once in a hundred times
+MOST_DELTA = 1e-2  # what publishes everything once in a hundred times keeps such a promise
 USUAL_DELTA = 1e-5  # the default
 MOST_EPSILON = 20.0  # e^-20: an observer errs twice in a billion guesses
 MOST_READABLE = 30.0  # epsilon whose exponential is worth writing down
@@ -134,7 +134,7 @@ def _delta(certificate: Certificate, population: Population) -> Iterator[Caution
         "delta",
         "delta too large",
         f"Delta is {delta[worst]:g} for {_of(bad)}",
-        lax if chance[worst] >= 1 else f"the promise may fail with a chance of {delta[worst]:.1%}",
+        lax if chance[worst] >= 1 else f"to publish all with a chance of {delta[worst]:.1%} would keep it",
         f"Set it to {min(USUAL_DELTA, 0.1 / int(units.max())):.0e}, far below 1 in {units[worst]:,}: "
         "population.delta, or the column delta.",
     )
@@ -150,8 +150,8 @@ def _epsilon(certificate: Certificate) -> Iterator[Caution]:
         "epsilon",
         "epsilon hardly protects",
         f"Epsilon is above {MOST_EPSILON:g}, up to {most:.4g}, for {_of(bad)}",
-        "whoever looks may become all but certain whether a client's data were used, wrong once in "
-        f"{math.exp(min(most, MOST_READABLE)):.0e} guesses or less",
+        f"whoever looks may become all but certain whether {statements.question([certificate])}, "
+        f"wrong once in {math.exp(min(most, MOST_READABLE)):.0e} guesses or less",
         "Set budgets of 10 or less, or inf where data are public.",
     )
 

@@ -80,19 +80,45 @@ NOT_AUDITED = (
     "There is nothing to audit: against nobody does any client have an epsilon that is finite and above 0. "
     "What promises nothing, or decides by raw data, cannot be contradicted."
 )
-MEANING = (
-    "How well whoever looks at what is released can tell whether a client’s data were used is limited by the "
-    "client’s budget epsilon: the smaller, the less. What that means for a guess stands beneath."
-)
-ODDS = (
-    "an observer who gives even odds that the client’s data were used is, after seeing everything, at most "
-    "this sure; except for a chance of delta that the promise fails."
-)
+QUESTIONS = {  # what an observer wants to tell, by unit and adjacency
+    ("client", "add_remove"): "a client’s data were used",
+    ("client", "replace"): "a client’s data were used, or others in their place",
+    ("record", "add_remove"): "one record of a client was used",
+    ("record", "replace"): "one record of a client was used, or another in its place",
+}
 COMPARED = (
     "Smaller is stronger, but two epsilons compare only where both are counted for the same: for all data of "
     "a person or for one record, over a life or over a day, against the server or against the public. "
     "Epsilons of what is released again and again add up."
 )
+
+
+def question(certificates: Sequence[Certificate]) -> str:
+    """Return what an observer of these plans wants to tell, as what was used or not."""
+    return " or ".join(dict.fromkeys(QUESTIONS[each.unit, each.adjacency] for each in certificates))
+
+
+def meaning(certificates: Sequence[Certificate]) -> str:
+    """Return what a budget limits."""
+    return (
+        f"How well whoever looks at what is released can tell whether {question(certificates)} is limited by "
+        "the client’s budget epsilon: the smaller, the less. What that means for a guess stands beneath."
+    )
+
+
+def odds(certificates: Sequence[Certificate]) -> str:
+    """Return what the odds of a guess at epsilon, 1 / (1 + e^-epsilon), mean.
+
+    Guarantees:
+        Whoever gives even odds is right with a chance of at most these odds and delta, however it guesses.
+        With a chance of at most 2.2 delta, what is released makes it surer than the odds at epsilon + 1: the
+        chance of a loss above that is delta / (1 - 1/e) at most in the one world, in the other e times less.
+    """
+    return (
+        f"an observer who gives even odds that {question(certificates)}, and guesses after seeing all of it, "
+        "is right with at most this chance, and delta on top. That is over all that may be released: with a "
+        "chance of at most 2.2 times delta one release makes it surer than the odds at epsilon + 1."
+    )
 
 
 def audited(games: int, chance: float) -> str:

@@ -26,7 +26,7 @@ from discretion.runs.build import load_data, parameters_of
 from discretion.runs.folder import read_checkpoint
 from discretion.runs.manifest import compare
 from discretion.runs.prepare import build_task
-from discretion.runs.read import AnyRun, Run, read_runs
+from discretion.runs.read import AnyRun, Life, Run, budgets_now, read_runs
 
 LOOSE = "a fixed number is drawn, for which the second accountant has no tight bound: not compared"
 BEYOND = "kinds of clients have so little noise that the second accountant cannot count them: not compared"
@@ -44,6 +44,7 @@ class Counted:
     planned: float  # of the whole plan, by the second accountant
     recorded: float  # of all rounds of this run in the ledger, by the second accountant
     life: float | None  # of all runs in the ledger, by the second accountant; None where it is not at hand
+    left: float | None  # of the budget now, over all runs; the least of a client where there are others
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def verify(
     (run,) = read_runs([run])
     compare(run.files)
     more = [*([_of_data(run)] if data else []), _of_checkpoint(run)]
-    ledger = LedgerReader(run.files.ledger(run.config)) if run.ledger else None
+    ledger = run.reading()
     return examine(run, ledger, second or Reference(), every, more)
 
 
@@ -112,7 +113,7 @@ def examine(
     """
     fresh = certify(run.plan, run.population)
     records = [*_of_files(run, fresh), _of_history(run)]
-    if run.turnout is not None:
+    if run.turnout is not None and not elsewhere:
         records.append(_of_answers(run))
     if run.audit_text is not None:
         records.append(_of_audit(run))
@@ -149,7 +150,7 @@ def examine(
         counted=int((~np.isnan(again).any(axis=0)).sum()),
         kinds=kinds,
         answered=run.answered,
-        classes=_by_class(run, chosen, again),
+        classes=_by_class(run, chosen, again, budgets.now[chosen]),
         records=tuple(records),
         budgets=tuple(_of_budgets(run, fresh, budgets, chosen, again, second)),
         elsewhere=tuple(elsewhere),
@@ -270,13 +271,16 @@ def _same(one: Steps, other: Steps) -> bool:
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in COLUMNS)
 
 
-def _by_class(run: Run, chosen: Ints, again: Floats) -> tuple[Counted, ...]:
+def _by_class(run: Run, chosen: Ints, again: Floats, now: Floats) -> tuple[Counted, ...]:
     names, member = run.classes
     budget, certified = run.population.epsilon[chosen], run.certificate.spent[chosen]
     again = np.where(np.isnan(again), math.inf, again)  # no bound was found
     worst = worst_of(member[chosen], share_of(again[0], budget))
-    values = np.stack([budget, certified, *again])[:, worst].T.tolist()
-    sizes = np.bincount(member).tolist()
+    sizes, spent = np.bincount(member).tolist(), np.maximum(again[1], again[2])
+    alone = np.array_equal(again[1], again[2]) and np.array_equal(now, budget)
+    whose = worst if alone else np.arange(len(chosen))
+    left = Life(now[whose], spent[whose]).least(member[chosen[whose]])
+    values = np.column_stack([np.stack([budget, certified, *again])[:, worst].T, left]).tolist()
     return tuple(Counted(name, size, *each) for name, size, each in zip(names, sizes, values, strict=True))
 
 
@@ -355,11 +359,11 @@ class Budgets:
 def _changed(ledger: LedgerReader, run: Run) -> Budgets:
     """Return budgets with all changes; a client that is not on record, which is a finding, has its own."""
     known, by = ledger.budgets(), defaultdict[str, list[float]](list)
+    names = run.population.client
     for change in ledger.changes():
         by[change.client].append(change.by)
-    own = dict(zip(run.population.client, run.population.epsilon.tolist(), strict=True))
-    now = {name: max(known.get(name, (mine,))[0] + sum(by[name]), 0.0) for name, mine in own.items()}
-    lowered = (name for name in own if name in known and min(by[name], default=0.0) < 0)
+    now = dict(zip(names, budgets_now(ledger, run.population).tolist(), strict=True))
+    lowered = (name for name in names if name in known and min(by[name], default=0.0) < 0)
     charged = now | {name: ledger.charged_under(name) for name in lowered}
     return Budgets(np.array(list(charged.values())), np.array(list(now.values())), any(by.values()))
 

@@ -54,6 +54,7 @@ def population(
         ),
     ] = None,
     client_column: Annotated[str, Option(help="--from: the column that names clients.")] = TableForm.client,
+    label_column: Annotated[str, Option(help="--from: the column of labels.")] = TableForm.label,
     hold_out: Annotated[
         float, Option(min=0, max=1, help="--from: share of each client's records that is not for training.")
     ] = HOLD_OUT,
@@ -67,7 +68,7 @@ def population(
     Examples: `discretion population 10-20-30 --clients 100 > population.csv`, `discretion population --from
     table.csv --client-column hospital > people.csv` (epsilon is left for you to fill in)
     """
-    found = {} if source is None else _counted(source, client_column, hold_out)
+    found = {} if source is None else _counted(source, TableForm(label_column, client_column), hold_out)
     if mix is None and source is None:
         raise InputError("give a budget mix, such as 10-20-30, or --from a table to count the records in")
     sizes = list(found.values()) or size
@@ -83,10 +84,10 @@ def population(
     sys.stdout.write(made.to_csv() if mix else _to_fill_in(columns))
 
 
-def _counted(source: Path, client_column: str, hold_out: float) -> dict[str, int]:
+def _counted(source: Path, form: TableForm, hold_out: float) -> dict[str, int]:
     """Return the number of each client's training records in a table, or in the data of a config.toml."""
     if source.suffix != ".toml":
-        return training_sizes(source, hold_out, TableForm(client=client_column))
+        return training_sizes(source, hold_out, form)
     settings = config.read(source)
     if found := owner_sizes(load_data(settings, output.say)):
         return found

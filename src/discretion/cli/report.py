@@ -1,7 +1,6 @@
 """Commands on run folders: compare, report, verify, receipt."""
 
 import itertools
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -13,13 +12,13 @@ from typer import Argument, Option
 
 from discretion.audit import receipts
 from discretion.audit import verify as second_count
-from discretion.audit.page_check import verify_page
 from discretion.audit.verdicts import verdict
 from discretion.cli import Json, output
 from discretion.clients.messages import read_key
-from discretion.errors import BudgetError, InputError, LedgerError, UnverifiedError
+from discretion.errors import BudgetError, InputError, LedgerError, MessageError, UnverifiedError
 from discretion.files import write_safely
 from discretion.report import numbers, receipt_page, write
+from discretion.report.page_check import verify_page
 from discretion.runs.folder import RunFolder
 from discretion.runs.read import read_run
 
@@ -85,10 +84,10 @@ def verify(
     Epsilons are counted again by Google's dp-accounting, from plan and ledger: of each kind of clients, or,
     where there are more than a hundred, of those that use most of their budgets and of the worst client of
     each budget class (all of them with --every). A report holds the records that this needs: it is verified
-    alone, and the verdict names the checks that need the run folder.
+    alone, rendered again from them and compared, and the verdict names the checks that need the run folder.
     The last sentence is the verdict. Exits with 3 where a budget is not kept, with 4 where records contradict
-    each other or a report was changed, with 7 where nothing is contradicted but not everything could be
-    judged. `discretion check` proves a plan before it is run.
+    each other or a report is not what they make of it, with 7 where nothing is contradicted
+    but not everything could be judged. `discretion check` proves a plan before it is run.
 
     Examples: `discretion verify runs/first`, `discretion verify report.html`
     """
@@ -128,10 +127,7 @@ def _tables(found: second_count.Verification) -> tuple[Table, Table]:
 
 
 def _left(mine: second_count.Counted) -> str:
-    if mine.life is None:
-        return "unknown"
-    rest = max(mine.budget - max(mine.life, mine.recorded), 0.0)
-    return numbers.rounded_down(math.inf if math.isinf(mine.budget) else rest)
+    return "unknown" if mine.left is None else numbers.rounded_down(mine.left)
 
 
 def receipt(
@@ -152,7 +148,9 @@ def receipt(
     """Make a signed receipt for one client, as HTML and JSON; or verify one.
 
     It has the client's budget, what each round cost it, what it is promised, and digests of plan and
-    certificate. With a run folder, verifying also compares the receipt with what is there now.
+    certificate. With a run folder, verifying also compares the receipt with what is there now. It exits
+    with 4 where something was changed or is contradicted, with 7 where --operator does not say whose key
+    must have signed.
 
     Examples: `discretion receipt runs/first --client c7 --key operator.key`,
     `discretion receipt --verify receipt-c7.html --operator 7f3c…`
@@ -178,8 +176,11 @@ def receipt(
 
 
 def _verify_receipt(path: Path, operator: str, run: Path | None, as_json: bool) -> None:
-    signed = receipts.read(path, receipt_page.render)
-    receipts.check(signed, operator)
+    try:
+        signed = receipts.read(path, receipt_page.render)
+        receipts.check(signed, operator)
+    except MessageError as problem:
+        raise LedgerError(f"NOT VERIFIED: {problem}") from None
     odd = receipts.differences(signed, run) if run else []
     if as_json:
         known = "known" if operator else "unknown"  # whoever has a key can sign a receipt
@@ -196,7 +197,7 @@ def _verify_receipt(path: Path, operator: str, run: Path | None, as_json: bool) 
     if odd:
         raise LedgerError(f"{run} says otherwise than the receipt about: {', '.join(odd)}")
     if not operator:
-        raise InputError(
+        raise UnverifiedError(
             "NOT VERIFIED: nothing in it was changed since it was signed, but anybody can sign, and whose "
             "key this is, is unknown. Give the key that the operator gave you as --operator."
         )

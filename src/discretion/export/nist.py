@@ -93,7 +93,7 @@ def _parameters(run: Run) -> str:
         f"{doubted}Each client has a budget of its own. The largest epsilon spent is {most}.\n\n"
         f"{head}{''.join(rows)}\n"
         "In each class, of the client that uses most of its budget; spent is rounded up. Odds of a guess: "
-        f"{statements.ODDS}"
+        f"{statements.odds([run.certificate])}"
     )
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from discretion.audit.enclosed import enclose, seal
+from discretion.audit.enclosed import PageRecords, enclose, opened, seal
 from discretion.report import charts, officer, operator, page, researcher, wording
 from discretion.report.fairness import measure
-from discretion.report.run_group import VERDICTS, Group, Verdict, class_names, comparable, group
+from discretion.report.run_group import VERDICTS, Estimate, Group, Verdict, class_names, comparable, group
 from discretion.runs.read import Run, read_runs
 
-__all__ = ["Summary", "summarise", "write"]
+__all__ = ["Summary", "render", "summarise", "write"]
 
 READERS = {"operator": "Operation", "officer": "Data protection", "researcher": "Research"}
 
@@ -57,21 +57,34 @@ def write(
     accuracy is not private, and is refused where data may be real. With `records` the page holds what
     `discretion verify` needs to verify it alone: the clients' names, budgets and sizes, plan and ledger rows.
     """
-    groups = group(read_runs(folders))
+    runs = read_runs(folders)
+    measured = measure(group(runs)) if class_accuracy else {}
+    estimates = {label: [(each.mean, each.std) for each in column] for label, column in measured.items()}
+    held = enclose(runs, out, title or "", estimates, records)
+    page.write(render(opened(held) or runs, held, out), out, "report")
+
+
+def render(runs: Sequence[Run], held: PageRecords, out: Path) -> str:
+    """Return the report on runs, which are those of the records that it holds, if it holds any.
+
+    Guarantees:
+        Equal records give equal pages, in every character.
+    """
+    groups = group(runs)
     chosen = comparable(groups)
-    fairness = measure(groups) if class_accuracy else {}
+    measured = {label: [Estimate(*each) for each in column] for label, column in held.measured.items()}
     text = page.render(
         "report.html",
-        title or wording.title(groups),
+        held.title or wording.title(groups),
         READERS,
         lead=re.split(r"(\S+-\S+)", wording.result(groups)),
         groups=groups,
         chosen=chosen,
         classes=class_names(chosen),
-        measured={part.label: fairness[part.label] for part in chosen if part.label in fairness},
+        measured={part.label: measured[part.label] for part in chosen if part.label in measured},
         secret=any(phase.turns is None for part in groups for phase in part.first.plan.phases),
         out=out,
-        records=enclose([run for part in groups for run in part.runs], records),
+        records=held,
         VERDICTS=VERDICTS,
         charts=charts,
         officer=officer,
@@ -79,7 +92,7 @@ def write(
         researcher=researcher,
         wording=wording,
     )
-    page.write(seal(text), out, "report")
+    return seal(text)
 
 
 def summarise(folders: Sequence[Run | Path]) -> list[Summary]:

@@ -1,7 +1,6 @@
 """Content of the data-protection officer's tab: promises, limits, and how to verify them."""
 
 import math
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 from discretion.accounting import Certificate
 from discretion.audit import statements, verdicts
 from discretion.audit.attack import read_audit
+from discretion.audit.enclosed import EnclosedRun, answering, place_of
 from discretion.files import sha256
 from discretion.plan.plan import ADVERSARIES, Adversary
 from discretion.report import numbers, published
@@ -57,7 +57,8 @@ def mark(part: Group) -> tuple[str, str]:
 
 def decided(part: Group) -> tuple[str, str]:
     """Return the sentence that decides on a method's runs: its first clause, and the rest."""
-    first, *others = verdicts.decided(part.runs)
+    first, *others, _ = verdicts.decided(part.runs)
+    others.append(answering(part.runs))
     return first, "".join(f"; {clause}" for clause in others) + "."
 
 
@@ -92,8 +93,7 @@ def delta(part: Group) -> str:
 
 
 def left(mine: BudgetClass) -> str:
-    rest = max(mine.budget - mine.spent, 0.0)
-    return numbers.budget(rest, 3) if rest else "nothing"
+    return numbers.budget(mine.left, 3) if mine.left else "nothing"
 
 
 def odds(epsilon: float) -> str:
@@ -189,14 +189,18 @@ def _refusing(run: Run) -> list[str]:
 
 def verifiable(runs: Sequence[Run], out: Path) -> tuple[str, str]:
     """Return the commands that verify runs, and the digests of their files, for the folder of `out`."""
-    places = [Path(os.path.relpath(run.folder.resolve(), out.resolve().parent)).as_posix() for run in runs]
+    places = [place_of(run, out) for run in runs]
     commands = "\n".join(f"discretion verify {shlex.quote(place)}" for place in places)
     digests = "\n".join(  # of the files that never change once a run is made
-        f"{sha256(file)}  {place}/{file.name}"
+        f"{_digest(run, file)}  {place}/{file.name}"
         for run, place in zip(runs, places, strict=True)
         for file in (run.files.config, run.files.population, run.files.plan, run.files.certificate)
     )
     return commands, digests
+
+
+def _digest(run: Run, file: Path) -> str:
+    return run.enclosed.manifest.get(file.name, "none") if isinstance(run, EnclosedRun) else sha256(file)
 
 
 def named(out: Path) -> str:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 import numpy as np
 
@@ -40,11 +39,7 @@ def refusals(part: Group) -> tuple[str, str]:
 
 def took(part: Group) -> tuple[str, str]:
     """Return the time from the first round to the last, in simulations only: time tells who took part."""
-    seconds = [
-        (datetime.fromisoformat(run.ledger.until) - datetime.fromisoformat(run.ledger.since)).total_seconds()
-        for run in part.runs
-        if run.simulated and run.ledger and run.ledger.since and run.ledger.until
-    ]
+    seconds = [run.took for run in part.runs if run.took is not None]
     if not seconds:
         return "–", ""
     return numbers.duration(sum(seconds) / len(seconds)), "mean of runs" if seconds[1:] else ""

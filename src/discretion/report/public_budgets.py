@@ -1,4 +1,4 @@
-"""Spending by budget class for others: no names, no small counts, and nothing to subtract."""
+"""Spending by budget class for others: no names, no small counts, and no range that shows a single client."""
 
 import math
 from collections.abc import Sequence
@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from discretion.arrays import Ints
 from discretion.errors import InputError
 from discretion.ledger.lifetime import Lifetime
 from discretion.report import numbers
 
 LEAST = 5  # clients in a cell
+BUDGETS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, math.inf)  # ends of the bands of budgets
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, math.inf)  # ends of the bands of the share that is spent
 
 
@@ -29,53 +31,49 @@ class PublicCell:
 def cells(lifetime: Lifetime, least: int = LEAST) -> list[PublicCell]:
     """Return how many clients have spent which share, by the budgets that they came with.
 
-    Budgets are grouped between powers of two, which depend on no client. Public data is left out.
+    All budgets and all shares are one cell at first. A range is cut at the middle of its fixed BUDGETS, or
+    SHARES, if `least` clients or more are on either side, and then each side again. Public data is left out.
 
     Guarantees:
         Every client with a budget is in exactly one cell, and no cell has fewer than `least` clients: sums
-        and differences of cells are numbers of whole cells.
-        There is no cell at all where fewer than `least` clients have a budget. Ranges without a cell are
-        empty.
+        and differences of cells are numbers of whole cells. Together they have every budget and every share.
+        There is no cell at all where fewer than `least` clients have a budget.
+        That a range was not cut tells only that one side of its middle has fewer than `least` clients, or
+        none: neither which side nor how many. So no end of a range depends on where fewer clients are.
     """
     epsilon = lifetime.population.epsilon
     known = np.flatnonzero(np.isfinite(epsilon))
     if len(known) < least:
         return []
-    power = np.frexp(epsilon[known])[1] - 1  # 2^power <= epsilon < 2^(power + 1)
-    low, high = int(power.min()), int(power.max()) + 1
-    band = np.searchsorted(SHARES[1:-1], lifetime.share[known], side="right")
-    counts = np.zeros((high - low, len(SHARES) - 1), dtype=np.int64)
-    np.add.at(counts, (power - low, band), 1)
+    budget = np.searchsorted(BUDGETS[1:-1], epsilon[known], side="right")
+    share = np.searchsorted(SHARES[1:-1], lifetime.share[known], side="right")
+    counts = np.zeros((len(BUDGETS) - 1, len(SHARES) - 1), dtype=np.int64)
+    np.add.at(counts, (budget, share), 1)
     found = []
-    for first, last in _merged(counts.sum(axis=1).tolist(), least):
+    for first, last in _cut(counts.sum(axis=1), 0, len(BUDGETS) - 1, least):
         bands = counts[first:last].sum(axis=0)
-        for start, end in _merged(bands.tolist(), least):
-            ends = (2.0 ** (low + first), 2.0 ** (low + last), SHARES[start], SHARES[end])
+        for start, end in _cut(bands, 0, len(SHARES) - 1, least):
+            ends = (BUDGETS[first], BUDGETS[last], SHARES[start], SHARES[end])
             found.append(PublicCell(*ends, int(bands[start:end].sum())))
     return found
 
 
-def _merged(counts: Sequence[int], least: int) -> list[tuple[int, int]]:
-    """Return ranges over neighbouring counts, of `least` together or more; zeros beside them are left out.
-
-    What is left at the end joins the range before it.
-    """
-    found: list[tuple[int, int]] = []
-    start, together = 0, 0
-    for place, count in enumerate(counts):
-        start = start if together else place
-        together += count
-        if together >= least:
-            found.append((start, place + 1))
-            together = 0
-    if together:
-        first, _ = found.pop()
-        found.append((first, max(place for place, count in enumerate(counts) if count) + 1))
-    return found
+def _cut(counts: Ints, first: int, last: int, least: int) -> list[tuple[int, int]]:
+    """Return the ranges that counts `first` to before `last` are cut into, each of `least` or more."""
+    middle = (first + last) // 2
+    if min(counts[first:middle].sum(), counts[middle:last].sum()) < least:
+        return [(first, last)]
+    return [*_cut(counts, first, middle, least), *_cut(counts, middle, last, least)]
 
 
 def budget_name(cell: PublicCell) -> str:
-    return f"ε {cell.budget_from:g} to below {cell.budget_below:g}"
+    if math.isinf(cell.budget_below):
+        return f"ε {cell.budget_from:g} or more" if cell.budget_from else "any budget"
+    return (
+        f"ε {cell.budget_from:g} to below {cell.budget_below:g}"
+        if cell.budget_from
+        else f"ε below {cell.budget_below:g}"
+    )
 
 
 def share_name(cell: PublicCell) -> str:

@@ -67,6 +67,7 @@ class BudgetClass:
     clients: int
     budget: float  # of the client that spends the largest share of its budget
     spent: float  # by the same client, against whoever sees the released models
+    left: float  # over all runs of their ledgers, of budgets as they are now
     against: Mapping[Adversary, float]  # largest epsilon of the class
     rounds: tuple[int, ...]
     curve: Floats  # (E,) epsilon spent after each of `rounds`, largest over seeds
@@ -254,6 +255,7 @@ def _budget_class(runs: Sequence[Run], k: int) -> BudgetClass:
         clients=int(mine[0].sum()),
         budget=float(budget[top]),
         spent=float(spent[top]),
+        left=min(float(run.left[k]) for run in runs),
         against={
             who: max(float(run.certificate.epsilon[who][part].max()) for run, part in pairs)
             for who in ADVERSARIES

@@ -1,12 +1,15 @@
 """One run as its folder holds it, and the only reader of run folders; nothing is written."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from discretion.accounting import Certificate, Pld
 from discretion.accounting.certificate import worst_of
@@ -14,10 +17,10 @@ from discretion.accounting.cross_check import CrossCheck
 from discretion.arrays import Floats, Ints
 from discretion.clients.remote import Heard
 from discretion.clients.turnout import Turnout, fewest, nobody, orders_until
-from discretion.errors import AnswersError, InputError, PlanError
+from discretion.errors import AnswersError, InputError, LedgerError, PlanError
 from discretion.files import AnyPath, read_text
 from discretion.jsonfile import AnyRecord, Record, parse
-from discretion.ledger.reader import OnRecord, nothing, read_on
+from discretion.ledger.reader import DAMAGED, LedgerReader, OnRecord, nothing, read_on
 from discretion.plan.html_table import html_table
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
@@ -169,6 +172,14 @@ class Run:
         return _parsed(path, Timed) if path.exists() else None
 
     @property
+    def took(self) -> float | None:
+        """Seconds from the first round to the last, of simulations only: time tells who took part."""
+        known = self.ledger
+        if not (self.simulated and known and known.since and known.until):
+            return None
+        return (datetime.fromisoformat(known.until) - datetime.fromisoformat(known.since)).total_seconds()
+
+    @property
     def name(self) -> str:
         return self.folder.resolve().name
 
@@ -238,6 +249,37 @@ class Run:
         rounds = self.ledger.reserved if self.ledger else self.history.done
         return Pld().epsilon(self.plan.steps(rounds).of(self.worst), self.population.delta[self.worst])
 
+    def reading(self) -> LedgerReader | None:
+        """Open the ledger, if it has this run's clients, for reading."""
+        return LedgerReader(self.files.ledger(self.config)) if self.ledger else None
+
+    @cached_property
+    def life(self) -> "Life | None":
+        """Every client's account over all runs of the ledger; None where only this run spends from budgets.
+
+        So it is, too, where a ledger is missing or damaged, and where budgets are still as they came.
+        """
+        try:
+            if (reader := self.reading()) is None:
+                return None
+            with reader as ledger:
+                budget = budgets_now(ledger, self.population)
+                alone = not (self.ledger and self.ledger.other_runs)
+                if alone and np.array_equal(budget, self.population.epsilon):
+                    return None
+                steps = ledger.accounts(self.population.client).steps()
+        except (LedgerError, PlanError, *DAMAGED):
+            return None
+        return Life(budget, Pld().epsilon(steps, self.population.delta))
+
+    @cached_property
+    def left(self) -> Floats:
+        """(C,) epsilon left of budgets as they are now, over all runs of the ledger: the least of a class."""
+        if self.life is not None:
+            return self.life.least(self.classes[1])
+        rest = np.maximum(self.population.epsilon[self.worst] - self.spent, 0.0)
+        return np.where(np.isinf(self.spent), 0.0, rest)
+
     @cached_property
     def broken(self) -> str:
         """Why the certificate proves nothing about this run; empty where it fits."""
@@ -246,6 +288,31 @@ class Run:
         if self.certificate.population != self.population.digest():
             return "the certificate is of another population"
         return ""
+
+
+@dataclass(frozen=True, eq=False)
+class Life:
+    """(N,) epsilon that each client allows now, and has spent in all runs of a ledger."""
+
+    budget: Floats
+    spent: Floats
+
+    def least(self, member: Ints) -> Floats:
+        """Return (C,) the least that a client of each class has left, given (N,) each client's class."""
+        with np.errstate(invalid="ignore"):
+            left = np.where(np.isinf(self.spent), 0.0, np.maximum(self.budget - self.spent, 0.0))
+        found = np.full(int(member.max()) + 1, np.inf)
+        np.minimum.at(found, member, left)
+        return found
+
+
+def budgets_now(ledger: LedgerReader, population: Population) -> Floats:
+    """Return (N,) epsilon that each client allows now; one that is not on record has its own."""
+    known, by = ledger.budgets(), defaultdict[str, float](float)
+    for change in ledger.changes():
+        by[change.client] += change.by
+    pairs = zip(population.client, population.epsilon.tolist(), strict=True)
+    return np.array([max(known.get(name, (mine,))[0] + by[name], 0.0) for name, mine in pairs])
 
 
 AnyRun = Run | AnyPath  # read already, or its folder

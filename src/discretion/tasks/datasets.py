@@ -234,6 +234,13 @@ def _labelled(table: Table, path: Path, declared: tuple[str, ...]) -> tuple[tupl
     names = declared or _numbered(table.labels)[0]
     if len(names) < 2:
         raise DataError(f"{path}: found labels {', '.join(names)}; expected at least two different ones")
+    spelt = {" ".join(name.casefold().split()): name for name in names}
+    if alike := [name for name in names if name not in spelt.values()] if not declared else []:
+        other = spelt[" ".join(alike[0].casefold().split())]
+        raise DataError(
+            f"{path}: found labels {alike[0]!r} and {other!r}, which differ only in case or spaces; "
+            "expected one spelling of each. If both are meant, list them in data.labels"
+        )
     values = _values(names)
     if len(set(values)) < len(values):
         raise DataError(f"{path}: found one number as two labels, such as 1 and 1.0; expected one spelling")
@@ -277,8 +284,13 @@ def _held_out(owner: Ints, share: float) -> npt.NDArray[np.bool_]:
 
 
 def training_sizes(path: Path, share: float, form: TableForm) -> dict[str, int]:
-    """Return the number of training records of each client in a table, where this share is held out."""
-    owners, owner = _numbered(own_table.read_clients(path, form))
+    """Return the number of training records of each client in a table, where this share is held out.
+
+    The table is checked as it is for a run, except that public scales and labels are not known.
+    """
+    table = own_table.read_table(path, form, owned=True)
+    _labelled(table, path, ())
+    owners, owner = _numbered(table.clients or ())
     counts = np.bincount(owner[~_held_out(owner, share)])
     return dict(zip(owners, counts.tolist(), strict=True))
 

@@ -37,6 +37,7 @@ class Table:
 
 
 USUAL = TableForm()
+MOST_SCALED = 1e6  # size of a feature: with a larger one, every gradient is of that column alone
 _SAY_SIGN = 'set data.decimal to "," or "."'
 
 
@@ -86,9 +87,12 @@ def scaled(table: Table, path: Path, scales: Mapping[str, float]) -> Table:
         )
     divisors = tuple(float(scales.get(name, 1.0)) for name in table.names)
     features = table.features / np.array(divisors)
-    if (large := np.abs(features).max(axis=0, initial=0.0) > _LARGEST).any():
+    if (large := np.abs(features).max(axis=0, initial=0.0) > MOST_SCALED).any():
         names = ", ".join(table.names[i] for i in np.flatnonzero(large)[:5])
-        raise DataError(f"{path}: divided by data.scales, numbers of {names} are too large for a float32")
+        raise DataError(
+            f"{path}: found numbers above {MOST_SCALED:,.0f} in {names}, too large for a model to learn from "
+            "the others. Correct the cells, or divide the column by a public number in data.scales"
+        )
     return replace(table, features=features.astype(np.float32), scales=divisors)
 
 
@@ -120,22 +124,6 @@ def label_numbers(
         )
     number = {label: i for i, label in enumerate(names)}
     return np.array([number[label] for label in table.labels], np.int64)
-
-
-def read_clients(path: Path, form: TableForm) -> tuple[str, ...]:
-    """Read the client of each record, and nothing else of a table."""
-    sheet = _sheet(path, form.client, form)
-    if form.client not in sheet.header:
-        raise DataError(
-            f"{path}: the header is {', '.join(sheet.header) or 'empty'}; expected a column `{form.client}`, "
-            "or to be told which column names each record's client"
-        )
-    at = sheet.header.index(form.client)
-    _raise(
-        path,
-        [f"line {n}, column {form.client}: empty" for n, row in sheet.rows if not "".join(row[at : at + 1])],
-    )
-    return _column(sheet, form.client)
 
 
 def _sheet(path: Path, needed: str, form: TableForm) -> spreadsheet.Sheet:

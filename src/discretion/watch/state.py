@@ -22,7 +22,8 @@ class Class:
     """A budget class of a run.
 
     `spent` is of the client that uses most of its budget, at the next point of the certificate's curve: never
-    too small. `left` is of the same client, counting this run alone.
+    too small. `left` is of the same client; where other runs spend from the ledger, or budgets were changed,
+    it is the least that a client has left of its budget now, over all runs.
     """
 
     name: str
@@ -50,7 +51,8 @@ def classes(seen: Seen) -> tuple[Class, ...]:
     curve = run.certificate.spending
     spent = curve.after(seen.counted)
     share, left = share_of(spent, curve.budget), np.maximum(curve.budget - spent, 0.0)
-    left = np.where(np.isinf(spent), 0.0, left)
+    life = run.refreshed().life
+    left = np.where(np.isinf(spent), 0.0, left) if life is None else life.least(member)
     record = seen.record or nothing(len(member))
     refusing = np.bincount(member[record.refusing], minlength=count)
     refusals = np.bincount(member, record.refusals, count)

@@ -1,4 +1,4 @@
-"""A report is verified by the records in it; a page or a record that was changed is noticed."""
+"""A report is verified by the records in it; what is not what they make of it is noticed."""
 
 import base64
 import json
@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,17 @@ from typer.testing import CliRunner
 
 from discretion.accounting import Pld
 from discretion.audit import enclosed
-from discretion.audit.page_check import ELSEWHERE, verify_page
 from discretion.audit.verdicts import verdict
 from discretion.audit.verify import Verification, verify
 from discretion.cli import main
 from discretion.errors import FolderError, InputError, LedgerError, UnverifiedError
 from discretion.ledger.ledger import Ledger
 from discretion.plan.population import Population
-from discretion.report import write
+from discretion.report import officer, render, write
+from discretion.report.page_check import ELSEWHERE, verify_page
+from discretion.report.run_group import group
 from discretion.runs.read import read_run
-from support.run_folders import BARE, make_run, trained
+from support.run_folders import BARE, keep_secret, make_run, seal, trained
 
 Record = dict[str, Any]
 
@@ -76,6 +78,18 @@ def forge(page: Path, edit: Callable[[Record], None]) -> None:
     page.write_text(enclosed.seal(text.replace(before["sha256"], enclosed.UNSEALED)), encoding="utf-8")
 
 
+def sealed_again(page: Path, text: str) -> None:
+    text = text.replace(held(page)["sha256"], enclosed.UNSEALED, 1)
+    page.write_text(enclosed.seal(text), encoding="utf-8")
+
+
+def rewrite(page: Path) -> None:
+    """Write the page anew from its records, as whoever can make records up can do."""
+    found = enclosed.read_page(page)
+    records = found.records.model_copy(update={"sha256": enclosed.UNSEALED})
+    page.write_text(render(found.runs, records, page), encoding="utf-8")
+
+
 def in_file(name: str, edit: Callable[[Record], None]) -> Callable[[Record], None]:
     def change(record: Record) -> None:
         inner = json.loads(record["files"][name])
@@ -105,6 +119,121 @@ def test_a_changed_word_of_the_page_is_found(page: Path, text: str) -> None:
     assert isinstance(done.exception, LedgerError) and "it was changed after it was written" in str(
         done.exception
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("within budget", "well within budget"),
+        ("98.", "99."),
+        ("</body>", "<script>document.title = 'mine'</script></body>"),
+        ("</body>", "<style>.bad { display: none }</style></body>"),
+        ("<h1>", '<h1 onclick="alert(1)">'),
+        ("script-src", "script-src 'unsafe-inline'"),
+    ],
+)
+def test_a_page_that_is_not_what_its_records_make_of_it_is_found(page: Path, before: str, after: str) -> None:
+    content = page.read_text(encoding="utf-8")
+    assert before in content
+    sealed_again(page, content.replace(before, after, 1))
+    assert enclosed.read_page(page).sealed
+    found = check(page)
+    assert failing(found) == {"page"}
+    (said,) = (each.said for each in found.records if each.what == "page")
+    assert said.startswith("not what Discretion") and " it has “" in said
+    done = CliRunner().invoke(main.app, ["verify", str(page)])
+    assert isinstance(done.exception, LedgerError) and done.exception.exit_code == 4
+    assert "Verdict: contradicted" in str(done.exception)
+
+
+def test_a_page_by_another_version_is_not_called_verified(page: Path) -> None:
+    content = page.read_text(encoding="utf-8")
+    sealed_again(page, content.replace(f'"discretion": "{version("discretion")}"', '"discretion": "9.9.9"'))
+    (said,) = (each for each in check(page).records if each.what == "page")
+    assert (
+        said.holds is None
+        and said.said.startswith("Discretion 9.9.9 wrote it")
+        and "not compared" in said.said
+    )
+    done = CliRunner().invoke(main.app, ["verify", str(page)])
+    assert isinstance(done.exception, UnverifiedError)
+
+
+def test_records_in_another_form_are_not_called_changed(page: Path) -> None:
+    content = page.read_text(encoding="utf-8")
+    page.write_text(content.replace(enclosed.FORMAT, "discretion-records/1"), encoding="utf-8")
+    with pytest.raises(UnverifiedError, match="another version of Discretion .*verify it with that version"):
+        verify_page(page)
+
+
+def test_a_page_may_be_renamed_and_holds_its_title(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "one.html"
+    write([folder], page, title="Of <all> hospitals")
+    assert failing(check(Path(shutil.move(page, tmp_path / "other.html")))) == set()
+
+
+def test_runs_that_are_kept_apart_stay_apart_when_a_page_is_rendered_again(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    tables = [{"population.csv": f"/somewhere/people-{k}.csv"} for k in range(2)]
+    runs = [make_run(tmp_path / f"run{k}", seed=k, settings=tables[k]) for k in range(2)]
+    write([*runs, make_run(tmp_path / "bare", BARE)], page)
+    text = page.read_text(encoding="utf-8")
+    assert "population.csv is people-1.csv, not people-0.csv" in text and "somewhere" not in text
+    for found in verify_page(page, Pld()):
+        assert "page" not in failing(found)
+    records = [json.loads(lzma.decompress(base64.b64decode(each))) for each in held(page)["runs"]]
+    assert "somewhere" not in json.dumps(records)
+    write(runs[:1], page)
+    assert unpacked(page)["settings"]["population"]["csv"] == "population.csv"
+
+
+def test_whose_the_test_records_are_is_told_without_their_place(tmp_path: Path) -> None:
+    page, settings = tmp_path / "report.html", {"data.name": "csv", "data.test": "/home/me/secret-test.csv"}
+    write([make_run(tmp_path / "run", settings=settings)], page)
+    assert "from a table of their own" in page.read_text(encoding="utf-8")
+    assert "page" not in failing(check(page)) and "secret-test" not in json.dumps(unpacked(page))
+    own = {"data.name": "csv", "data.test": "held-out", "data.partition": "natural"}
+    write([make_run(tmp_path / "own", settings=own)], page)
+    assert "kept for testing: these figures are not private" in page.read_text(encoding="utf-8")
+    assert "page" not in failing(check(page))
+
+
+def test_accuracies_of_budget_classes_are_rendered_again(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    write([folder], page, class_accuracy=True)
+    assert "Accuracy on its own records" in page.read_text(encoding="utf-8")
+    assert failing(check(page)) == set()
+
+
+def answered_by_some(path: Path) -> Path:
+    """A run on guards of which one refused in round 3, and which then stopped."""
+    make_run(path, settings={"clients.where": "guards"}, finished=False)
+    one = {"round": 3, "asked": 4, "answered": 3, "lost": 0, "refused": {"c4": "not asked in round 3"}}
+    line = one | {"expected": 12, "answering": 5, "enough": False}
+    (path / "answers.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    seal(path)
+    return path
+
+
+def test_who_answered_leads_the_verification_of_a_page_too(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    write([answered_by_some(tmp_path / "run")], page)
+    found = check(page)
+    assert found.answered.startswith("5 of 12 clients answered at round 3, too few")
+    assert "page" not in failing(found) and "answers" not in {each.what for each in found.records}
+    shown = " ".join(CliRunner().invoke(main.app, ["verify", str(page)]).stdout.split())
+    assert shown.startswith(found.answered)
+    text = page.read_text(encoding="utf-8")
+    sealed_again(page, text.replace("5 of 12 clients answered", "12 of 12 clients answered"))
+    assert "page" in failing(check(page))
+
+
+def test_where_coins_are_secret_a_page_does_not_hold_who_refused(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    write([keep_secret(answered_by_some(tmp_path / "run"))], page)
+    assert unpacked(page)["told"]["refusals"] == {"1": [0, "not asked in round …"]}
+    assert "page" not in failing(check(page))
+    assert unpacked(page)["took"] is None and unpacked(page)["profile"] is None
 
 
 def lower(record: Record) -> None:
@@ -146,6 +275,8 @@ def test_a_changed_record_is_found_though_the_page_is_sealed_again(
     page: Path, edit: Callable[[Record], None], found: set[str]
 ) -> None:
     forge(page, edit)
+    assert found <= failing(check(page))
+    rewrite(page)
     assert found <= failing(check(page)) and "page" not in failing(check(page))
 
 
@@ -203,7 +334,10 @@ def test_nothing_private_is_in_the_records(page: Path, folder: Path) -> None:
     record = unpacked(page)
     text = json.dumps(record)
     assert str(folder) not in text and "sqlite" not in text and "secret" not in text
-    assert set(record) == {"name", "settings", "files", "manifest", "rounds", "finished", "ledger"}
+    assert set(record) == {
+        *("name", "place", "settings", "files", "manifest", "history", "finished", "ledger"),
+        *("left", "told", "took", "profile"),
+    }
     assert set(record["files"]) == {"population.csv", "plan.json", "certificate.json", "run.json"}
     times = re.findall(r"\d{4}-\d\d-\d\dT", json.dumps({k: v for k, v in record.items() if k != "files"}))
     assert not times
@@ -232,6 +366,52 @@ def test_where_other_runs_spend_too_the_page_leaves_it_open(tmp_path: Path) -> N
     assert "unknown" in CliRunner().invoke(main.app, ["verify", str(page)]).stdout
 
 
+def test_what_is_left_is_left_over_all_runs_wherever_it_is_told(tmp_path: Path) -> None:
+    """Of one run alone, 60 % would be left; of a budget that was lowered, less than of the first one."""
+    shared = [f"ledger={tmp_path / 'shared.sqlite'}", "plan.share=0.4"]
+    folders = [trained(tmp_path / "a", *shared), trained(tmp_path / "b", *shared, "train.learning_rate=0.2")]
+    everyone = read_run(folders[0]).population
+    strict = everyone.client[int(everyone.epsilon.argmin())]
+
+    def told(folder: Path) -> None:
+        there = [each.left for each in verify(folder, Pld()).classes]
+        shown = json.loads(CliRunner().invoke(main.app, ["show", str(folder), "--json"]).stdout)
+        (part,) = group([read_run(folder)])
+        assert [each["left"] for each in shown["classes"]] == pytest.approx(there, rel=1e-6)
+        assert [each.left for each in part.classes] == pytest.approx(there, rel=1e-6)
+        page = tmp_path / "report.html"
+        write([folder], page)
+        assert "page" not in failing(check(page))
+        for mine in part.classes:
+            assert f'<td data-label="Left">{officer.left(mine)}</td>' in page.read_text(encoding="utf-8")
+
+    told(folders[0])
+    run = read_run(folders[0])
+    assert (run.left < 0.5 * run.population.epsilon[run.worst]).all()
+    with Ledger(tmp_path / "shared.sqlite", everyone) as ledger:
+        ledger.change_budget(strict, -0.1, "asked by letter")
+    assert read_run(folders[0]).left[0] == pytest.approx(run.left[0] - 0.1)
+    told(folders[1])
+
+
+def test_what_is_left_of_a_lowered_budget_is_counted_again_from_the_page(
+    folder: Path, tmp_path: Path
+) -> None:
+    copy = trained(tmp_path / "run", "plan.share=0.5")
+    everyone = read_run(copy).population
+    with Ledger(copy / "ledger.sqlite", everyone) as ledger:
+        ledger.change_budget(everyone.client[0], -0.5, "asked by letter")
+    page = tmp_path / "report.html"
+    write([copy], page)
+    found = check(page)
+    assert "page" not in failing(found) and found.classes == verify(copy, Pld()).classes
+    (run,) = enclosed.read_page(page).runs
+    assert run.left.tolist() == read_run(copy).left.tolist()
+    forge(page, lambda record: record.update(left=[9.0] * 3))
+    (run,) = enclosed.read_page(page).runs
+    assert run.left.tolist() == read_run(copy).left.tolist()  # whatever the page says
+
+
 def test_a_page_without_records_says_why(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +428,7 @@ def test_a_page_without_records_says_why(
         verify_page(page)
     monkeypatch.undo()
     monkeypatch.setattr(enclosed, "unplaced", lambda value: "x")
-    assert enclosed.enclose([read_run(folder)]).why_none == enclosed.HAS_PATH
+    assert enclosed.enclose([read_run(folder)], page).why_none == enclosed.HAS_PATH
 
 
 def test_a_run_without_a_ledger_and_one_that_is_not_over(tmp_path: Path) -> None:
