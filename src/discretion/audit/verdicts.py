@@ -69,7 +69,7 @@ def answering(runs: Sequence[Run]) -> str:
     """Return a clause on who answered, over all rounds of all runs.
 
     Guarantees:
-        Where coins are secret, how many were asked is not told, but how many the plan expects.
+        Where coins are secret, the clause depends on no coin of a client that answers (`turnout.clauses`).
     """
     found = list(dict.fromkeys(map(_answering, runs)))
     if len(found) == 1:
@@ -80,21 +80,9 @@ def answering(runs: Sequence[Run]) -> str:
 def _answering(run: Run) -> str:
     if run.config.clients.where == "here":
         return "one program played every client, so all answered"
-    heard = run.answers
-    asked, answered = sum(each.asked for each in heard), sum(each.answered for each in heard)
-    if not asked:
+    if not run.answers:
         return "who answered is not on record" if run.history.done else "nobody has been asked yet"
-    if not answered:
-        return "nobody answered: no client trained"
-    if answered == asked:
-        return "every order was answered"
-    if not run.secret:
-        return f"{answered:,} of {asked:,} orders were answered"
-    lost, refusing = sum(each.lost for each in heard), {name for each in heard for name in each.refused}
-    wanted = run.plan.cohort * run.history.done
-    clients = "1 client" if len(refusing) == 1 else f"{len(refusing):,} clients"
-    orders = "1 order was" if lost == 1 else f"{lost:,} orders were"
-    return f"{clients} refused and {orders} lost, of about {wanted:,.0f} that the plan expects"
+    return "; ".join(run.heard_of)
 
 
 def verdict(found: Sequence[Verification], place: str) -> tuple[bool | None, str]:

@@ -66,7 +66,7 @@ class Verification:
     accountant: str  # the second
     counted: int  # kinds of clients that were counted again
     kinds: int  # of clients there are
-    answered: str  # how many clients did, in sentences; empty where all are in one process
+    answered: str  # who was there and trained, in sentences; empty where all are in one process
     classes: tuple[Counted, ...]
     records: tuple[Finding, ...]
     budgets: tuple[Finding, ...]
@@ -216,7 +216,7 @@ def _of_history(run: Run) -> Finding:
 
 
 def _of_answers(run: Run) -> Finding:
-    """Find whether no round was released in which too few clients answered, and none is told twice."""
+    """Find whether no round was released in which too few clients were there, and none is told twice."""
     heard = run.answers
     rounds, stops = [each.round for each in heard], [each.round for each in heard if not each.enough]
     fits = rounds == sorted(set(rounds)) and set(stops) <= {run.history.done + 1}

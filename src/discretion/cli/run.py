@@ -125,6 +125,7 @@ def run(
     extra = {"profile": profile.to_record()} if show_profile else {}
     page = made.files.report if write_report else None
     output.compare_runs([ended], page, None, json_, extra)
+    ended.require_trained()  # last, so that no file of the run depends on it
 
 
 def _train(made: Run, as_json: bool, profile: Profile, overrides: list[str], asked: bool) -> None:

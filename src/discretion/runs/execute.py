@@ -147,7 +147,10 @@ def _execute(
                 folder.answers.touch(mode=0o600)  # it tells whose coins came up
             if state.round < plan.rounds:
                 elsewhere.begin(state.round + 1)
+        trained_before = run.refreshed().orders.answered > 0
         for state in rounds:
+            if elsewhere and run.tells_orders and not trained_before:
+                elsewhere.require_trained()
             record: dict[str, Any] = {"round": state.round}
             if state.round == plan.rounds or state.round % how.evaluate_every == 0:
                 with profile("evaluate"):

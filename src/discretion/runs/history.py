@@ -36,8 +36,9 @@ class AnswersLine(Record):
     lost: NonNegativeInt
     missing: NonNegativeFloat = 0.0
     expected: NonNegativeInt = 0
-    answering: NonNegativeInt = 0
+    there: NonNegativeInt = 0
     enough: bool = True
+    clients: NonNegativeInt = 0
 
 
 _HISTORY, _ANSWERS = TypeAdapter(HistoryLine), TypeAdapter(AnswersLine)
