@@ -208,6 +208,21 @@ def test_a_simulation_in_which_nobody_trains_stops_in_its_first_round_with_an_or
     assert f'<p class="lead">{told}' in page and '<span class="badge bad">nobody trained</span>' in page
 
 
+def test_a_run_that_is_resumed_without_guards_says_what_was_done_and_charged_before(
+    here: Path, cli: Cli, unwilling: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Coins of the first round ask nobody; in the second all orders fail, and it is charged."""
+    seed = next(seed for seed in range(100) if asked_first(seed) == 2)
+    words = ("-c", "clients.least_answers=0.01", "-c", "plan.rate=0.2", "-c", f"seed={seed}")
+    assert cli("run", "config.toml", "--out", "run", *words).code == 5
+    assert read_run("run").history.done == 1
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    done = cli("run", "run", "--resume")
+    told = "Nothing more was joined or charged; 2 rounds of the run are charged already"
+    assert done.code == 5 and told in done.err and "0/3" not in done.err
+
+
 @pytest.mark.parametrize("share", ["0", "1.01", "nan", '"all"'])
 def test_the_least_share_is_one(here: Path, share: str) -> None:
     assert read(here / "config.toml").clients.least_answers == 0.51
