@@ -57,12 +57,19 @@ def _kept(run: Run) -> str:
         return f"Not every budget is kept: {over:,} of {clients:,} clients overspend"
     if run.ledger is None and run.history.done:
         return "By the plan every budget is kept, but no ledger can be read that has the rounds on record"
-    done = run.ledger.reserved if run.ledger else 0
+    charged = run.ledger.reserved if run.ledger else 0
     others = run.ledger.other_runs if run.ledger else 0
     beside = f" by this run, beside {others:,} more that spend from the same budgets" if others else ""
     if run.finished:
         return f"Every budget was kept{beside}"
-    return f"Every budget is kept so far{beside}, after {done:,} of {run.plan.rounds:,} rounds"
+    return f"Every budget is kept so far{beside}: {_so_far(run.history.done, charged, run.plan.rounds)}"
+
+
+def _so_far(done: int, charged: int, rounds: int) -> str:
+    """Return how many rounds are done and charged: one that was interrupted is charged, and not done."""
+    are = "is" if done == 1 else "are"
+    more = f", and {charged:,} {'is' if charged == 1 else 'are'} charged" if charged != done else ""
+    return f"{done:,} of {rounds:,} rounds {are} done{more}"
 
 
 def answering(runs: Sequence[Run]) -> str:
@@ -104,7 +111,8 @@ def verdict(found: Sequence[Verification], place: str) -> tuple[bool | None, str
 def _verified(found: Sequence[Verification], place: str) -> str:
     first = found[0]
     partial = [each for each in found if each.done < each.rounds]
-    kept = "was kept" if not partial else f"is kept so far ({partial[0].done} of {partial[0].rounds} rounds)"
+    told = [_so_far(each.done, each.charged, each.rounds) for each in partial]
+    kept = "was kept" if not partial else f"is kept so far ({told[0]})"
     sample = any(each.counted < each.kinds for each in found)
     some = ", of a sample of the clients" if sample else ""
     said = f"The records of {place} fit each other, and every budget {kept}, counted again{some}."

@@ -62,6 +62,7 @@ class Verification:
     run: str
     name: str  # of the run's folder
     done: int  # rounds on record
+    charged: int  # rounds: one that was interrupted is charged, and not done
     rounds: int  # of the plan
     accountant: str  # the second
     counted: int  # kinds of clients that were counted again
@@ -144,6 +145,7 @@ def examine(
         run=run.about.id,
         name=run.name,
         done=run.history.done,
+        charged=run.ledger.reserved if run.ledger else run.history.done,
         rounds=run.plan.rounds,
         accountant=second.name,
         counted=int((~np.isnan(again).any(axis=0)).sum()),
@@ -366,7 +368,7 @@ def _changed(ledger: LedgerReader, run: Run) -> Budgets:
 
 def to_record(found: Verification) -> dict[str, Any]:
     """As JSON holds it."""
-    counts = ("done", "rounds", "accountant", "kept", "whole", "counted", "kinds")
+    counts = ("done", "charged", "rounds", "accountant", "kept", "whole", "counted", "kinds")
     names = ("run", "name", "answered", *counts, "elsewhere")
     classes, findings = found.classes, (*found.records, *found.budgets)
     lists = {"classes": [vars(each) for each in classes], "findings": [vars(each) for each in findings]}
