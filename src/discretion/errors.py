@@ -11,7 +11,7 @@ DiscretionError
 ├── BudgetAlert           a share of a budget that was asked about is spent; nothing is wrong
 ├── LedgerError           refused by the ledger: wrong plan, wrong round
 │   └── StorageError      the ledger's file cannot be read or written: damaged, in use, disk full
-├── AnswersError          too few clients answered; the run stopped, and can be resumed
+├── AnswersError          too few clients were there, and the run can be resumed; or nobody trained
 ├── FolderError           file of a run folder that is missing, damaged or changed
 ├── UnverifiedError       nothing is contradicted, but not everything could be verified, or is ready
 ├── MessageError          malformed message from another process

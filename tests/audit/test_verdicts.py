@@ -1,14 +1,19 @@
 """The sentence that decides: budgets kept or not, against whom, simulation or not, and who answered."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from discretion import jsonfile
 from discretion.audit.verdicts import answering, decided
-from discretion.errors import InputError
+from discretion.clients.turnout import SECRET, Turnout
+from discretion.errors import AnswersError, InputError
+from discretion.export.nist import answers
 from discretion.ledger.ledger import Ledger
+from discretion.report.wording import turnout_mark
 from discretion.runs.read import Run, read_run
 from support.run_folders import BARE, keep_secret, make_run, people, planned, run_of, seal
 
@@ -30,9 +35,13 @@ NOBODY = {"answered": 0, "refused": {f"c{i}": "no such operator" for i in range(
 
 
 def test_who_answered_is_said(tmp_path: Path) -> None:
-    assert answering([asked(tmp_path / "all", {}, {})]) == "every order was answered"
-    assert answering([asked(tmp_path / "some", {}, REFUSED)]) == "7 of 8 orders were answered"
-    assert answering([asked(tmp_path / "none", NOBODY, NOBODY)]) == "nobody answered: no client trained"
+    assert answering([asked(tmp_path / "all", {}, {})]) == "8 of 8 orders were answered"
+    some = answering([asked(tmp_path / "some", {}, REFUSED)])
+    assert some == "7 of 8 orders were answered; the guard of 1 client refused"
+    none = answering([asked(tmp_path / "none", NOBODY, NOBODY)])
+    assert none.startswith("nobody trained: 8 orders were sent and none was answered; the guards of 4")
+    idle = {"asked": 0, "answered": 0}
+    assert answering([asked(tmp_path / "idle", idle)]) == "nobody trained: no order was sent"
     assert answering([asked(tmp_path / "unknown")]) == "who answered is not on record"
     new = read_run(make_run(tmp_path / "new", settings=GUARDS, accuracy=(), finished=False))
     assert answering([new]) == "nobody has been asked yet"
@@ -44,8 +53,58 @@ def test_who_answered_is_said(tmp_path: Path) -> None:
 
 def test_where_coins_are_secret_the_number_of_orders_is_not_told(tmp_path: Path) -> None:
     run = asked(tmp_path / "secret", {}, {**REFUSED, "answered": 2, "lost": 1}, secret=True)
-    said = "1 client refused and 1 order was lost, of about 36 that the plan expects"
-    assert answering([run]) == said  # 6 of 12 clients in each of 6 rounds, whoever was drawn
+    failed = "2 orders failed, where the plan expects 12 to be sent"  # 6 of 12 clients in each round
+    assert answering([run]) == f"the guard of 1 client refused; {failed}; {SECRET}"
+
+
+THERE = {"expected": 12, "there": 11, "clients": 12}
+
+
+@pytest.mark.parametrize("failing", [{}, {"refused": {"c1": "over budget"}}])
+def test_no_secret_coin_of_a_client_that_answers_changes_what_is_said(
+    tmp_path: Path, failing: dict[str, Any]
+) -> None:
+    """Whether all of those that answer were asked, or none of them: c1 refused either way, or nobody."""
+    failed = len(failing)
+    said = set()
+    for asked_of_them in (0, 1, 9):
+        some = {"asked": asked_of_them + failed, "answered": asked_of_them, **failing, **THERE}
+        run = asked(tmp_path / f"of{asked_of_them}" / "run", some, some, secret=True)
+        (nist,) = [text for title, text in answers(run) if title == "What decides"]
+        said.add((answering([run]), run.answered, nist))
+        assert not run.nobody_trained and SECRET in answering([run])
+    assert len(said) == 1
+
+
+def test_refused_join_orders_are_not_taken_for_nobody_asked(tmp_path: Path) -> None:
+    """The line that `begin` leaves: nobody was sent an order of a round."""
+    stop = {"asked": 0, "answered": 0, "refused": dict.fromkeys("abc", "no"), "expected": 3, "enough": False}
+    said = answering([asked(tmp_path / "run", stop)])
+    assert said.startswith("0 of 3 clients were there at round 1, too few: the run stopped before the model")
+    assert said.endswith("the guards of 3 clients refused")
+
+
+def test_only_where_all_are_asked_orders_of_a_deployment_are_told(tmp_path: Path) -> None:
+    run = asked(tmp_path / "run", {}, secret=True)
+    (phase,) = run.plan.phases
+    often = replace(run.plan, phases=(replace(phase, rate=np.ones_like(phase.rate)),))
+    assert not run.tells_orders and replace(run, plan=often).tells_orders
+    assert answering([replace(run, plan=often)]) == "4 of 4 orders were answered"
+    own_coins = replace(run.plan, noise_at="secure_sum")
+    assert replace(run, plan=own_coins).tells_orders  # every client is asked, and flips its own coin
+
+
+@pytest.mark.parametrize("secret", [True, False])
+def test_only_the_operator_is_told_that_nobody_trained_where_coins_are_secret(
+    tmp_path: Path, secret: bool
+) -> None:
+    run = asked(tmp_path / "run", {**NOBODY, **THERE}, secret=secret)
+    with pytest.raises(AnswersError, match="^nobody trained: 4 orders were sent.*'no such operator'") as no:
+        run.require_trained()
+    assert ("do not pass this on" in str(no.value)) == secret == (not run.nobody_trained)
+    assert run.answered.startswith("Nobody trained: 4 orders") != secret
+    assert turnout_mark(Turnout(11, 12, 1), run.nobody_trained)[0] == ("warn" if secret else "bad")
+    asked(tmp_path / "some", {**REFUSED, **THERE}, secret=secret).require_trained()
 
 
 def test_damaged_answers_are_not_taken_for_none(tmp_path: Path) -> None:
@@ -72,10 +131,10 @@ def test_whether_budgets_are_kept_is_said_first(tmp_path: Path) -> None:
     beside = decided([on_ledger(tmp_path / "shared", others=2)])[0]
     assert beside == "Every budget was kept by this run, beside 2 more that spend from the same budgets"
     some = decided([on_ledger(tmp_path / "some", finished=False)])[0]
-    assert some == "Every budget is kept so far, after 6 of 6 rounds"
+    assert some == "Every budget is kept so far: 6 of 6 rounds are done"
     assert "no ledger can be read" in decided([read_run(make_run(tmp_path / "without"))])[0]
     new = decided([read_run(make_run(tmp_path / "new", accuracy=(), finished=False))])[0]
-    assert new == "Every budget is kept so far, after 0 of 6 rounds"
+    assert new == "Every budget is kept so far: 0 of 6 rounds are done"
     over = decided([read_run(make_run(tmp_path / "over", noise=3.0))])[0]
     assert over == "Not every budget is kept: 8 of 12 clients overspend"
     bare = read_run(make_run(tmp_path / "bare", BARE))

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from discretion.cli.doctor import table
+from discretion.clients.readiness import Readiness
+from discretion.errors import UnverifiedError
 from discretion.ledger.ledger import Ledger
 from discretion.runs import preflight
 from discretion.runs.folder import RunFolder
@@ -103,8 +106,54 @@ def test_a_client_without_an_address_and_a_ledger_that_refuses_are_named(discret
 
 def test_without_guards_there_is_nobody_to_ask(discretion: Cli, small_config: Path) -> None:
     done = discretion("doctor", str(small_config))
-    assert done.code == 0 and "there is nobody to ask" in done.err
+    assert done.code == 0 and "Nobody was asked: clients run on this machine" in done.err
+    assert "simulation" in done.err
     assert json.loads(discretion("doctor", str(small_config), "--json").out)["guards"] is None
+    real = discretion("doctor", str(small_config), "-c", "train.randomness=cryptographic")
+    assert real.code == 0 and "simulation" not in real.err and "noise is cryptographic" in real.err
+
+
+@pytest.mark.parametrize("setting", ["clients.addresses=addresses.toml", "clients.home=flower"])
+def test_guards_in_the_settings_that_nobody_asked_are_not_taken_for_ready(
+    discretion: Cli, small_config: Path, setting: str
+) -> None:
+    done = discretion("doctor", str(small_config), "-c", setting)
+    assert done.code == 7 and "no guard was asked. Ask them with --on guards" in done.err
+
+
+def test_doctor_takes_where_clients_are_as_run_does(discretion: Cli) -> None:
+    write_hospitals(Path(), ["ill", "well"])
+    with guarded(Path(), *NAMES):
+        done = discretion("doctor", "config.toml", "--on", "guards", "-c", "clients.where=here")
+    assert done.code == 0 and "4 of 4 clients are ready." in done.err
+
+
+def said_of(*turns: tuple[int, int] | None, planned: int = 0, charged: int = 0) -> preflight.Preflight:
+    rows = (Readiness(f"h{i}", True, (), each) for i, each in enumerate(turns))
+    return preflight.Preflight(tuple(rows), 0.51, planned, charged)
+
+
+def test_a_budget_that_does_not_allow_all_turns_is_told() -> None:
+    found = said_of((10, 10), (3, 10), None)
+    assert found.words == "3 of 3 clients are ready, 1 of them not for all of their turns"
+    with pytest.raises(UnverifiedError, match="a run would end without them. Nothing was joined or charged"):
+        found.require_all()
+    cells = [list(column.cells) for column in table(found).columns]
+    assert cells[0] == ["h1", "h0", "h2"] and "yes[/], for 3 of 10 turns" in str(cells[1][0])
+    found.require()
+    said_of((10, 10)).require_all()
+
+
+def test_clients_that_the_plan_never_asks_are_not_left_out_of_the_words() -> None:
+    said = "1 of 1 clients are ready (the plan never asks 5 of its 6)"
+    assert said_of((1, 1), planned=6).words == said
+
+
+def test_a_resumed_run_does_not_say_that_nothing_was_charged() -> None:
+    assert said_of(charged=2).nothing == (
+        "Nothing more was joined or charged; 2 rounds of the run are charged already"
+    )
+    assert "1 round of the run is charged already" in said_of(charged=1).nothing
 
 
 def test_a_resumed_run_asks_again(discretion: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

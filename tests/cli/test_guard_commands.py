@@ -75,7 +75,7 @@ def test_a_run_goes_on_where_a_guard_is_away(here: Path, capsys: pytest.CaptureF
     assert sum(each["lost"] for each in heard) > 0
     assert {name for each in heard for name in each["refused"]} == {"c1"}
     assert all(0 <= each["asked"] - each["answered"] - each["lost"] <= len(each["refused"]) for each in heard)
-    assert all((each["answering"], each["expected"], each["enough"]) == (1, 4, True) for each in heard)
+    assert all((each["there"], each["expected"], each["enough"]) == (1, 4, True) for each in heard)
     assert (
         "c1 in far from round" in far.report.read_text()
         and "the policy allows at most 3" in far.report.read_text()

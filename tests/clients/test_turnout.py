@@ -10,7 +10,18 @@ import pytest
 from discretion.arrays import Ints
 from discretion.clients.messages import Answer, decode_order, digest, encode, verified
 from discretion.clients.remote import Heard, RemoteClients
-from discretion.clients.turnout import Absences, Turnout, fewest, needed, nobody, orders_until
+from discretion.clients.turnout import (
+    SECRET,
+    Absences,
+    Orders,
+    Turnout,
+    clauses,
+    fewest,
+    needed,
+    nobody,
+    orders_until,
+    sentence,
+)
 from discretion.errors import AnswersError
 from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
@@ -71,12 +82,12 @@ FOUR = ["c0", "c1", "c2", "c3"]
 def test_where_too_few_join_nothing_begins(tmp_path: Path) -> None:
     clients = remote(Told(failing(["c0", "c1"], ["join"], "not today")), PLAN, least_answers=0.6)
     clients.begin(1)
-    assert clients.heard[-1].turnout == Turnout(3, 5, 1)
+    assert clients.heard[-1].turnout == Turnout(3, 5, 1, clients=5)
     for said, why in ((None, "0 refused"), ("not today", r"4 refused \(most often: 'not today'\)")):
         few = remote(Told(failing(FOUR, ["join"], said)), PLAN, least_answers=0.51)
-        with pytest.raises(AnswersError, match=f"1 of 5 clients answered at round 1, and 3 must.*{why}"):
+        with pytest.raises(AnswersError, match=f"1 of 5 clients was there at round 1, and 3 must.*{why}"):
             few.begin(1)
-        assert few.taken() == [replace(few.heard[0], expected=5, answering=1, enough=False)]
+        assert few.taken() == [replace(few.heard[0], expected=5, there=1, enough=False, clients=5)]
 
 
 @pytest.mark.parametrize("said", ["budget", None, np.full(650, np.nan, np.float32).tobytes(), b"odd"])
@@ -85,10 +96,10 @@ def test_whoever_joins_and_fails_its_orders_does_not_answer(said: bytes | str | 
     transport = Told(failing(FOUR, ["train"], said))
     clients = remote(transport, PLAN, least_answers=0.51)
     clients.begin(1)
-    assert ask(clients, 1, [0, 1]).turnout == Turnout(3, 5, 1)
-    with pytest.raises(AnswersError, match="2 of 5 clients answered at round 2"):
+    assert ask(clients, 1, [0, 1]).turnout == Turnout(3, 5, 1, clients=5)
+    with pytest.raises(AnswersError, match="2 of 5 clients were there at round 2"):
         ask(clients, 2, [2])
-    assert clients.heard[-1].turnout == Turnout(2, 5, 2, False)
+    assert clients.heard[-1].turnout == Turnout(2, 5, 2, False, 5)
 
 
 def test_a_failure_counts_until_the_plan_expects_another_order() -> None:
@@ -100,7 +111,43 @@ def test_a_failure_counts_until_the_plan_expects_another_order() -> None:
         found = [ask(clients, 1, [0])]
         transport.says = zeros
         found += [ask(clients, round_, [0]) for round_ in (2, 3, 4)]
-        assert [5 - heard.answering for heard in found] == away
+        assert [5 - heard.there for heard in found] == away
+
+
+def test_a_client_that_joins_and_refuses_orders_of_rounds_is_away_from_then_on() -> None:
+    """However long its coin does not come up: join orders and time say nothing about it."""
+    clients = remote(Told(failing(["c0"], ["train"], "over budget")), PLAN, least_answers=0.51)
+    clients.begin(1)
+    assert ask(clients, 1, [0]).there == 4
+    assert [ask(clients, round_, [1]).there for round_ in range(2, 20)] == [4] * 18
+    again = remote(Told(zeros), PLAN, least_answers=0.51)  # as a resumed run has it
+    again.begin(20)
+    assert again.heard[-1].there == 5
+
+
+def test_a_client_that_refuses_to_join_as_well_is_back_once_it_joins() -> None:
+    """As outside the hours of its policy."""
+    transport = Told(failing(["c0"], ["train", "join"], "closed"))
+    clients = remote(transport, PLAN, least_answers=0.51)
+    transport.says = zeros
+    clients.begin(1)
+    transport.says = failing(["c0"], ["train", "join"], "closed")
+    assert ask(clients, 1, [0]).there == 4
+    transport.says = zeros
+    clients.begin(2)
+    assert clients.heard[-1].there == 5
+
+
+def test_a_run_in_which_every_order_fails_says_that_nobody_trained() -> None:
+    clients = remote(Told(failing(["c0"], ["train"], "over budget")), PLAN, least_answers=0.51)
+    clients.begin(1)
+    clients.require_trained()  # nobody was asked
+    ask(clients, 1, [0])
+    with pytest.raises(AnswersError, match="nobody trained: 1 order was sent and none was answered .most of"):
+        clients.require_trained()
+    assert clients.heard[-1].turnout == Turnout(4, 5, 1, False, 5)
+    ask(clients, 2, [1])
+    clients.require_trained()
 
 
 def test_who_is_gone_is_asked_again_before_every_round_and_all_are_where_many_fail() -> None:
@@ -108,12 +155,12 @@ def test_who_is_gone_is_asked_again_before_every_round_and_all_are_where_many_fa
     clients = remote(transport, PLAN, least_answers=0.51)
     clients.begin(1)
     transport.sent.clear()
-    assert ask(clients, 1, []).answering == 4 and transport.sent == []
-    assert ask(clients, 2, []).answering == 4 and transport.sent == [("c4", "join")]
+    assert ask(clients, 1, []).there == 4 and transport.sent == []
+    assert ask(clients, 2, []).there == 4 and transport.sent == [("c4", "join")]
     transport.says = zeros
-    assert ask(clients, 3, []).answering == 5
+    assert ask(clients, 3, []).there == 5
     transport.says = failing(FOUR, ["train", "join"])
-    with pytest.raises(AnswersError, match="1 of 5 clients answered at round 4"):
+    with pytest.raises(AnswersError, match="1 of 5 clients was there at round 4"):
         ask(clients, 4, [0, 1])  # 2 of 2.5 expected fail, so that all are asked: 2 more are gone
 
 
@@ -128,7 +175,7 @@ def test_no_coin_of_a_client_that_answers_decides_whether_a_run_goes_on() -> Non
         for round_, coins in enumerate(bad, 1):
             ask(clients, round_, np.flatnonzero([*coins, *(rng.random(3) < 0.5)]))
         found.append([heard.turnout for heard in clients.heard])
-    assert all(each == found[0] for each in found) and len({t.answering for t in found[0] if t}) > 1
+    assert all(each == found[0] for each in found) and len({t.there for t in found[0] if t}) > 1
 
 
 def test_a_stopped_round_moves_no_model_and_a_run_with_guards_goes_on_without_some(tmp_path: Path) -> None:
@@ -136,7 +183,7 @@ def test_a_stopped_round_moves_no_model_and_a_run_with_guards_goes_on_without_so
     guards = {f"c{i}": guard_of(tmp_path, i) for i in range(5)}
     clients = remote(Direct({name: guards[name] for name in ("c0", "c1", "c2")}), plan, least_answers=0.6)
     assert trained(plan, clients, tmp_path / "most").round == 3
-    assert all(heard.turnout == Turnout(3, 5, heard.round) for heard in clients.heard)
+    assert all(heard.turnout == Turnout(3, 5, heard.round, clients=5) for heard in clients.heard)
     few = remote(Direct({name: guards[name] for name in ("c3", "c4")}), plan, least_answers=0.6)
     with pytest.raises(AnswersError, match="2 of 5"):
         trained(plan, few, tmp_path / "few")
@@ -170,18 +217,51 @@ def test_so_many_must_answer(share: float, of: int, least: int) -> None:
     assert needed(share, of) == least
 
 
-def test_words_say_how_many_answered_and_how_many_orders_failed() -> None:
-    assert Turnout(12, 12, 3).sentence(0, 20.0) == "12 of 12 clients answered when last asked."
-    told = Turnout(9, 12, 3).sentence(1, 21.04)
-    assert told.startswith(
-        "At least 9 of 12 clients answered when last asked, in every round; 1 order failed"
+PUBLIC, SECRETLY = True, False
+
+
+def said(found: Turnout | None, orders: Orders, public: bool) -> str:
+    return sentence(clauses(PLAN, found, orders, public))
+
+
+def test_where_orders_are_public_words_say_first_how_many_were_answered() -> None:
+    told = "20 of 20 orders were answered; 12 of 12 clients were there when last called."
+    assert said(Turnout(12, 12, 3), Orders(20, 20, 3), PUBLIC) == told
+    some = said(Turnout(1, 12, 3), Orders(20, 7, 3, refusing=2), PUBLIC)
+    assert some.startswith(
+        "7 of 20 orders were answered; at least 1 of 12 clients was there when last called"
     )
-    assert told.endswith("where the plan expects 21 to be sent.")
-    assert "4 orders failed" in Turnout(12, 12, 3).sentence(4, 20.0)
+    assert some.endswith("in every round; the guards of 2 clients refused.")
+    none = said(Turnout(12, 12, 3), Orders(1, 0, 3), PUBLIC)
+    assert none.startswith("Nobody trained: 1 order was sent and none was answered; 12 of 12")
+    assert said(None, Orders(0, 0, 3), PUBLIC) == "Nobody trained: no order was sent."
+    stopped = said(Turnout(12, 12, 3, False), Orders(3, 0, 3), PUBLIC)
+    assert "too few" not in stopped and stopped.endswith(
+        "at round 3: the run stopped before the model moved."
+    )
+
+
+def test_where_coins_are_secret_words_say_who_was_there_and_that_the_rest_is_not_told() -> None:
+    all_there = f"12 of 12 clients were there when last called; {SECRET}."
+    assert said(Turnout(12, 12, 3), Orders(20, 20, 3), SECRETLY) == all_there
+    assert said(Turnout(12, 12, 3), Orders(0, 0, 3), SECRETLY) == all_there
+    some = said(Turnout(9, 12, 3), Orders(5, 4, 4, refusing=1), SECRETLY)
+    assert some.startswith(
+        "At least 9 of 12 clients were there when last called, in every round; the guard of"
+    )
+    assert "; 1 order failed, where the plan expects 10 to be sent; how many" in some
+    assert "; 4 orders failed" in said(Turnout(12, 12, 3), Orders(4, 0, 3), SECRETLY)
+
+
+def test_clients_that_a_round_does_not_ask_are_not_left_out_of_the_count() -> None:
+    told = Turnout(3, 3, 1, clients=6).words
+    assert told == "3 of 3 clients that a round may ask were there, of 6 in the plan"
+
+
+def test_the_turnout_that_tells_most_is_where_the_run_stopped_or_the_smallest() -> None:
     stopped = Turnout(0, 12, 1, False)
-    assert stopped.sentence(0, 0.0).startswith(
-        "0 of 12 clients answered at round 1, too few: the run stopped"
-    )
+    few = "0 of 12 clients were there at round 1, too few: the run stopped before the model moved."
+    assert said(stopped, Orders(0, 0, 1), PUBLIC) == few
     assert fewest([None, Turnout(9, 12, 1), Turnout(8, 12, 2), Turnout(12, 12, 3)]) == Turnout(8, 12, 2)
     assert fewest([Turnout(3, 12, 1), stopped]) == stopped and fewest([None]) is None
 

@@ -32,7 +32,7 @@ def test_no_fault_forgets_a_cost_or_draws_twice(scenario: str, part: int) -> Non
     found = list(outcomes(scenario, SEED, CASES, f"{part}/{PARTS}", POINT))
     for (kind, ended), count in sorted(Counter((each.kind, each.ended) for each in found).items()):
         print(f"{scenario}, {kind}: {count} {ended or 'FAILED'}")
-    assert POINT or {each.kind for each in found} == {*CRASHES, *ERRORS}
+    assert POINT or PARTS > 1 or {each.kind for each in found} == {*CRASHES, *ERRORS}
     failed = [f"{each.point}\n{each.failed}" for each in found if each.failed]
     assert found and not failed, "\n".join([f"{len(failed)} of {len(found)} points", *failed[:5]])
 

@@ -89,6 +89,26 @@ def test_a_guard_that_would_join_is_ready_and_puts_nothing_on_record(tmp_path: P
     guard.close()
 
 
+def turns_of(guard: Guard, planned: Plan, run: str) -> tuple[Any, Any]:
+    fields = about(planned, run) | {"epsilon": 4.0, "delta": 1e-5}
+    told = json.loads(ask(guard, Check(**fields), planned.to_json().encode())[1])
+    return told["turns"], told["turns_planned"]
+
+
+def test_a_guard_tells_how_many_of_its_turns_its_budget_allows(tmp_path: Path) -> None:
+    guard = guard_of(tmp_path, ME, **REAL)
+    assert turns_of(guard, PLAN, "r") == (6, 6)
+    dear = cryptographic(plan_of(own_pools(6, noise=0.5)))
+    some, planned = turns_of(guard, dear, "r")
+    assert 0 < some < planned == 6
+    assert joined(guard, dear).kind == "done" and turns_of(guard, dear, "r") == (None, None)
+    guard.close()
+    (tmp_path / "new").mkdir()
+    rows = remote(Direct({"c1": guard_of(tmp_path / "new", ME, **REAL)}), dear).check(5.0)
+    assert rows[ME].ready and rows[ME].cut_short and rows[ME].turns == (some, planned)
+    assert not rows[0].cut_short
+
+
 def test_everything_that_differs_is_listed_at_once(tmp_path: Path) -> None:
     more: dict[str, Any] = {"unit": "record", "size": 30, "ceilings": {"rounds": 3}, "models": {"mlp": ""}}
     policy_path = policy_of(tmp_path, ME, against="server", hours="08:00-18:00", **more)

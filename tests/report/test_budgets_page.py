@@ -126,7 +126,10 @@ def lifetime(epsilon: list[float], share: list[float]) -> Lifetime:
     spent = np.where(np.isinf(budget), 0.0, np.array(share) * np.where(np.isinf(budget), 0.0, budget))
     none = np.zeros(len(budget))
     rooms: tuple[Room, ...] = tuple("whole" for _ in epsilon)
-    return Lifetime("planned", None, Population.of(budget), budget, spent, none, (), {}, {}, rooms, None)
+    turns = np.zeros(len(budget), dtype=np.int64)
+    return Lifetime(
+        "planned", None, Population.of(budget), budget, spent, none, (), {}, {}, rooms, turns, turns, None
+    )
 
 
 BUDGET = st.one_of(st.floats(0.05, 40.0), st.sampled_from([0.5, 1.0, 2.0, 8.0, math.inf]))

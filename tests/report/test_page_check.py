@@ -460,6 +460,6 @@ def test_the_last_sentence_is_the_verdict(page: Path, folder: Path, tmp_path: Pa
 
 def test_so_far_is_not_the_whole(folder: Path) -> None:
     found = replace(verify(folder, Pld()), done=2)
-    assert "every budget is kept so far (2 of 4 rounds)" in verdict([found], "run")[1]
+    assert "every budget is kept so far (2 of 4 rounds are done)" in verdict([found], "run")[1]
     some = replace(found, kinds=found.kinds + 1)
     assert "counted again, of a sample of the clients" in verdict([some], "run")[1]

@@ -57,19 +57,26 @@ def _kept(run: Run) -> str:
         return f"Not every budget is kept: {over:,} of {clients:,} clients overspend"
     if run.ledger is None and run.history.done:
         return "By the plan every budget is kept, but no ledger can be read that has the rounds on record"
-    done = run.ledger.reserved if run.ledger else 0
+    charged = run.ledger.reserved if run.ledger else 0
     others = run.ledger.other_runs if run.ledger else 0
     beside = f" by this run, beside {others:,} more that spend from the same budgets" if others else ""
     if run.finished:
         return f"Every budget was kept{beside}"
-    return f"Every budget is kept so far{beside}, after {done:,} of {run.plan.rounds:,} rounds"
+    return f"Every budget is kept so far{beside}: {_so_far(run.history.done, charged, run.plan.rounds)}"
+
+
+def _so_far(done: int, charged: int, rounds: int) -> str:
+    """Return how many rounds are done and charged: one that was interrupted is charged, and not done."""
+    are = "is" if done == 1 else "are"
+    more = f", and {charged:,} {'is' if charged == 1 else 'are'} charged" if charged != done else ""
+    return f"{done:,} of {rounds:,} rounds {are} done{more}"
 
 
 def answering(runs: Sequence[Run]) -> str:
     """Return a clause on who answered, over all rounds of all runs.
 
     Guarantees:
-        Where coins are secret, how many were asked is not told, but how many the plan expects.
+        Where coins are secret, the clause depends on no coin of a client that answers (`turnout.clauses`).
     """
     found = list(dict.fromkeys(map(_answering, runs)))
     if len(found) == 1:
@@ -80,21 +87,9 @@ def answering(runs: Sequence[Run]) -> str:
 def _answering(run: Run) -> str:
     if run.config.clients.where == "here":
         return "one program played every client, so all answered"
-    heard = run.answers
-    asked, answered = sum(each.asked for each in heard), sum(each.answered for each in heard)
-    if not asked:
+    if not run.answers:
         return "who answered is not on record" if run.history.done else "nobody has been asked yet"
-    if not answered:
-        return "nobody answered: no client trained"
-    if answered == asked:
-        return "every order was answered"
-    if not run.secret:
-        return f"{answered:,} of {asked:,} orders were answered"
-    lost, refusing = sum(each.lost for each in heard), {name for each in heard for name in each.refused}
-    wanted = run.plan.cohort * run.history.done
-    clients = "1 client" if len(refusing) == 1 else f"{len(refusing):,} clients"
-    orders = "1 order was" if lost == 1 else f"{lost:,} orders were"
-    return f"{clients} refused and {orders} lost, of about {wanted:,.0f} that the plan expects"
+    return "; ".join(run.heard_of)
 
 
 def verdict(found: Sequence[Verification], place: str) -> tuple[bool | None, str]:
@@ -116,7 +111,8 @@ def verdict(found: Sequence[Verification], place: str) -> tuple[bool | None, str
 def _verified(found: Sequence[Verification], place: str) -> str:
     first = found[0]
     partial = [each for each in found if each.done < each.rounds]
-    kept = "was kept" if not partial else f"is kept so far ({partial[0].done} of {partial[0].rounds} rounds)"
+    told = [_so_far(each.done, each.charged, each.rounds) for each in partial]
+    kept = "was kept" if not partial else f"is kept so far ({told[0]})"
     sample = any(each.counted < each.kinds for each in found)
     some = ", of a sample of the clients" if sample else ""
     said = f"The records of {place} fit each other, and every budget {kept}, counted again{some}."

@@ -63,11 +63,12 @@ class Verification:
     run: str
     name: str  # of the run's folder
     done: int  # rounds on record
+    charged: int  # rounds: one that was interrupted is charged, and not done
     rounds: int  # of the plan
     accountant: str  # the second
     counted: int  # kinds of clients that were counted again
     kinds: int  # of clients there are
-    answered: str  # how many clients did, in sentences; empty where all are in one process
+    answered: str  # who was there and trained, in sentences; empty where all are in one process
     classes: tuple[Counted, ...]
     records: tuple[Finding, ...]
     budgets: tuple[Finding, ...]
@@ -145,6 +146,7 @@ def examine(
         run=run.about.id,
         name=run.name,
         done=run.history.done,
+        charged=run.ledger.reserved if run.ledger else run.history.done,
         rounds=run.plan.rounds,
         accountant=second.name,
         counted=int((~np.isnan(again).any(axis=0)).sum()),
@@ -217,7 +219,7 @@ def _of_history(run: Run) -> Finding:
 
 
 def _of_answers(run: Run) -> Finding:
-    """Find whether no round was released in which too few clients answered, and none is told twice."""
+    """Find whether no round was released in which too few clients were there, and none is told twice."""
     heard = run.answers
     rounds, stops = [each.round for each in heard], [each.round for each in heard if not each.enough]
     fits = rounds == sorted(set(rounds)) and set(stops) <= {run.history.done + 1}
@@ -370,7 +372,7 @@ def _changed(ledger: LedgerReader, run: Run) -> Budgets:
 
 def to_record(found: Verification) -> dict[str, Any]:
     """As JSON holds it."""
-    counts = ("done", "rounds", "accountant", "kept", "whole", "counted", "kinds")
+    counts = ("done", "charged", "rounds", "accountant", "kept", "whole", "counted", "kinds")
     names = ("run", "name", "answered", *counts, "elsewhere")
     classes, findings = found.classes, (*found.records, *found.budgets)
     lists = {"classes": [vars(each) for each in classes], "findings": [vars(each) for each in findings]}

@@ -144,7 +144,7 @@ def _clients(found: Sequence[Account]) -> Table:
         caption=f"the largest shares; {more} more with --out or --json" if more > 0 else None,
     )
     for each in found[:MOST_CLIENTS]:
-        table.add_row(escape(each.client), *_figures(each), tables.ROOM[each.room])
+        table.add_row(escape(each.client), *_figures(each), each.room_words)
     return table
 
 

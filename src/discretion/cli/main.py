@@ -32,8 +32,8 @@ app = typer.Typer(
     help="Federated learning where every client keeps its own privacy budget.\n\n"
     "First steps: `discretion demo`, then `discretion init`, `discretion run config.toml`.\n\n"
     "Exit codes: 0 done, 2 bad input, 3 a budget would be overspent, 4 a ledger said "
-    "no or a file is damaged, 5 too few clients answered, 6 an alert of `budgets`, 7 not everything could be "
-    "verified or not all clients are ready, 1 other.",
+    "no or a file is damaged, 5 too few clients were there or nobody trained, 6 an alert of `budgets`, 7 not "
+    "everything could be verified or not all clients are ready, 1 other.",
 )
 
 INTERRUPTED = 130  # the exit code after Ctrl-C

@@ -211,7 +211,7 @@ def show_profile(profile: Profile) -> None:
 
 
 def progress_note(accuracy: float | None, spent: float, turnout: Turnout | None = None) -> str:
-    """Return how many clients answered, the last accuracy, and the largest share of a budget spent."""
+    """Return how many clients were there, the last accuracy, and the largest share of a budget spent."""
     cost = "no privacy" if math.isinf(spent) else f"spent {spent:.0%}"
     answered = f"{turnout.words}  " if turnout else ""
     return f"{answered}{'' if accuracy is None else f'{accuracy:.1%}':5}  {cost}"

@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from discretion.audit import cautions, statements
-from discretion.cli import Json, Override, doctor, flower, output
+from discretion.cli import Json, On, Override, doctor, flower, output
 from discretion.errors import InputError
 from discretion.export.feed import tracking
 from discretion.plan.steps import Unit
@@ -67,10 +67,7 @@ def run(
     target: Annotated[Path, Argument(help="A config.toml, or a run folder with --resume.")],
     out: Annotated[Path | None, Option("--out", "-o", help="The run folder to make; else runs/NAME.")] = None,
     resume: Annotated[bool, Option("--resume", help="Go on with a run that stopped.")] = False,
-    on: Annotated[
-        str | None,
-        Option("--on", help="Where clients run: here, guards, flower or flower-sim; see [clients]."),
-    ] = None,
+    on: On = None,
     change: Override = None,
     device: Annotated[str | None, Option(help="Device to train on: auto, cpu, cuda or cuda:1.")] = None,
     threads: Annotated[
@@ -125,6 +122,7 @@ def run(
     extra = {"profile": profile.to_record()} if show_profile else {}
     page = made.files.report if write_report else None
     output.compare_runs([ended], page, None, json_, extra)
+    ended.require_trained()  # last, so that no file of the run depends on it
 
 
 def _train(made: Run, as_json: bool, profile: Profile, overrides: list[str], asked: bool) -> None:
@@ -136,7 +134,8 @@ def _train(made: Run, as_json: bool, profile: Profile, overrides: list[str], ask
         output.warn(cautions.of_plan(made.plan, made.population, made.certificate))
     settings = made.config.executed_with(overrides, str(made.files.config))
     with output.bars(as_json) as progress, tracking(made.folder, settings.track, output.say) as hand_on:
-        bar = progress.add_task(made.plan.method, total=made.plan.rounds, note="")
+        done = made.history.done
+        bar = progress.add_task(made.plan.method, total=made.plan.rounds, completed=done, note="")
         evaluated: list[float] = []
 
         def show(now: Progress) -> None:

@@ -141,9 +141,11 @@ class Differs(Record):
 
 
 class Differences(Record):
-    """All that keeps a guard from joining a run; empty: it is ready."""
+    """All that keeps a guard from joining a run; empty: it is ready, for the turns that its budget allows."""
 
     differs: list[Differs]
+    turns: Whole | None = None  # of the client, that its budget allows; None where that was not counted
+    turns_planned: Whole | None = None
 
 
 class Answer(Record):

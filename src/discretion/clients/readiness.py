@@ -21,10 +21,16 @@ class Readiness:
     client: str
     answered: bool
     differs: tuple[tuple[str, str], ...]  # what, and why; empty: ready
+    turns: tuple[int, int] | None = None  # that its budget allows, and of how many; None: not counted
 
     @property
     def ready(self) -> bool:
         return self.answered and not self.differs
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether it is ready, but not for all of its turns."""
+        return self.ready and self.turns is not None and self.turns[0] < self.turns[1]
 
     @property
     def shared(self) -> list[str]:
@@ -38,16 +44,19 @@ def ask_all(
     """Ask all guards side by side; return what each said, in the order of the orders."""
     failed, said = Unanswered(), dict[int, Readiness]()
     for place, body in exchange.send(orders, plan, failed, timeout) if orders else ():
-        said[place] = Readiness(orders[place].client, True, _differs(body))
+        said[place] = _read(orders[place].client, body)
     for place, reason in failed.refused.items():
         said[place] = Readiness(orders[place].client, True, (("refused", reason[:LONGEST]),))
     away = (("away", NO_ANSWER),)
     return [said.get(place, Readiness(order.client, False, away)) for place, order in enumerate(orders)]
 
 
-def _differs(body: bytes) -> tuple[tuple[str, str], ...]:
+def _read(client: str, body: bytes) -> Readiness:
     try:
-        found = read(body, _FOUND).differs[:MOST_REASONS]
+        found = read(body, _FOUND)
     except ValueError:
-        return (("refused", UNREADABLE),)
-    return tuple((each.what, each.said[:LONGEST]) for each in found)
+        return Readiness(client, True, (("refused", UNREADABLE),))
+    differs = tuple((each.what, each.said[:LONGEST]) for each in found.differs[:MOST_REASONS])
+    if found.turns is None or found.turns_planned is None:
+        return Readiness(client, True, differs)
+    return Readiness(client, True, differs, (found.turns, found.turns_planned))

@@ -14,7 +14,15 @@ from discretion.clients.exchange import Exchange, Unanswered
 from discretion.clients.readiness import Readiness, ask_all
 from discretion.clients.training import LocalTraining
 from discretion.clients.transport import Transport
-from discretion.clients.turnout import MAJORITY, Absences, Turnout, expected_orders, needed
+from discretion.clients.turnout import (
+    MAJORITY,
+    Absences,
+    Turnout,
+    expected_orders,
+    most_often,
+    needed,
+    nobody_trained,
+)
 from discretion.errors import AnswersError, MessageError, PlanError
 from discretion.ledger.heads import KnownHeads
 from discretion.plan.phase import Phase
@@ -27,7 +35,6 @@ from discretion.training.release import missing_noise
 from discretion.training.server_update import Vector
 
 AGAIN = 30.0  # seconds for a client that did not answer before
-LONGEST_REASON = 200  # characters of a reason in an error
 
 
 @dataclass
@@ -41,13 +48,16 @@ class Heard:
     lost: int = 0  # no answer, or an unreadable one
     missing: float = 0.0  # largest share of a pool's planned noise variance that answers lack
     expected: int = 0  # clients that the round may ask; 0: not counted
-    answering: int = 0  # of these, clients that are not away
+    there: int = 0  # of these, clients that are not away
     enough: bool = True  # False: the run stopped here, before the model moved
+    clients: int = 0  # of the plan
 
     @property
     def turnout(self) -> Turnout | None:
-        """Who answered, as far as it tells nothing about coins; None where that was not counted."""
-        return Turnout(self.answering, self.expected, self.round, self.enough) if self.expected else None
+        """Who was there, as far as it tells nothing about coins; None where that was not counted."""
+        if not self.expected:
+            return None
+        return Turnout(self.there, self.expected, self.round, self.enough, self.clients)
 
 
 class RemoteClients:
@@ -57,7 +67,7 @@ class RemoteClients:
         Each client gets a signed order with its own clip and noise; an answer counts once, and only if it
         names that order.
         If a client refuses or does not answer, the server adds its share of the noise; the divisor stays.
-        In a round after whose orders fewer than `least_answers` of the clients that it may ask are left,
+        In a round after whose orders fewer than `least_answers` of the clients that it may ask are there,
         nothing is released: `AnswersError`. Which clients are away depends on no coin of a client that
         answers (`Absences`).
         This is not a secure sum: the server sees each answer to a plan for a secure sum alone, and nothing is
@@ -96,7 +106,7 @@ class RemoteClients:
         self._absences = Absences()
         self._away_before: set[int] = set()
         self.heard: list[Heard] = []
-        self._taken = 0
+        self._taken, self._sent = 0, 0
 
     def taken(self) -> list[Heard]:
         """Return the rounds' outcomes since the last call."""
@@ -127,6 +137,21 @@ class RemoteClients:
         self._away_before = self._absences.away
         self._require_enough()
 
+    def require_trained(self) -> None:
+        """Raise where clients that joined were sent orders since the start, and none was answered.
+
+        Whoever calls this after a round tells whether a coin came up: only where no coin is secret.
+        """
+        if self._sent and not any(each.answered for each in self.heard):
+            self.heard[-1].enough = False
+            sent = sum(each.asked for each in self.heard)
+            reasons = (why for each in self.heard for why in each.refused.values())
+            raise AnswersError(
+                f"{nobody_trained(sent, reasons)}: the run stopped at round {self.heard[-1].round}, before "
+                "the model moved. Start the guards, or settle with their owners why they refuse, and resume "
+                "the run."
+            )
+
     def updates(self, order: Order) -> Iterator[Updates]:
         phase, heard, asked = self._begin(order)
         own = self._plan.own_noise(phase)
@@ -149,6 +174,7 @@ class RemoteClients:
             yield Updates(np.array([client]), change[None], handed_out=True)
         if self._plan.has_shares:
             heard.missing = float(missing_noise(self._plan, phase, shares).max())
+        self._call_again(sorted(self._absences.unwilling - self._away_before))
         new = self._absences.away - self._away_before
         if (
             len(new) > (1 - self._least) * expected_orders(self._plan, phase).sum()
@@ -235,6 +261,7 @@ class RemoteClients:
         a number that is not finite, which no guard hands out, counts as lost.
         """
         heard, failed = self.heard[-1], Unanswered()
+        self._sent += len(orders)
         for place, body in self._exchange.send(orders, messages.to_bytes(model), failed):
             try:
                 read = messages.whole_from_bytes if whole else messages.from_bytes
@@ -276,16 +303,17 @@ class RemoteClients:
     def _turnout(self) -> Turnout:
         round_ = self.heard[-1].round
         phase = self._plan.phases[self._plan.phase_of(round_)]
-        return self._absences.turnout(round_, np.flatnonzero(phase.expected > 0), self._least)
+        everyone, may = len(self._population), np.flatnonzero(phase.expected > 0)
+        return self._absences.turnout(round_, may, self._least, everyone)
 
     def _require_enough(self) -> None:
-        """Note who answered; raise where too few did."""
+        """Note who is there; raise where too few are."""
         heard, found = self.heard[-1], self._turnout()
-        heard.expected, heard.answering, heard.enough = found.expected, found.answering, found.enough
+        heard.expected, heard.there, heard.enough = found.expected, found.there, found.enough
+        heard.clients = found.clients
         if found.enough:
             return
-        reasons = Counter(heard.refused.values()).most_common(1)
-        often = f" (most often: {reasons[0][0][:LONGEST_REASON]!r})" if reasons else ""
+        often = most_often(heard.refused.values())
         raise AnswersError(
             f"{found.words} at round {found.round}, and {needed(self._least, found.expected)} must "
             f"(clients.least_answers = {self._least:g}): the run stopped before the model moved. "

@@ -192,7 +192,11 @@ class Guard:
             Nothing is joined, charged or put on record, and no record of the client is read.
         """
         found = [Differs(what=no.what, said=str(no)) for no in self._problems(order, body, operator)]
-        return dump(Differences(differs=found).model_dump()).encode()
+        turns: dict[str, int] = {}
+        if not found and self._ledger.joined(order.run) is None:
+            allowed, planned = self._ledger.turns(_plan_in(order.joining(), body)[0])
+            turns = {"turns": int(allowed[0]), "turns_planned": int(planned[0])}
+        return dump(Differences(differs=found, **turns).model_dump()).encode()
 
     def _problems(self, order: Check, body: bytes, operator: str) -> Iterator[Refusal]:
         join = order.joining()

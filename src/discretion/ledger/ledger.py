@@ -5,7 +5,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from discretion.accounting import filter, renyi
 from discretion.accounting.accountant import TIGHT
@@ -14,11 +13,10 @@ from discretion.arrays import Floats, Ints
 from discretion.errors import BudgetError, LedgerError
 from discretion.ledger.entries import Accounts, record
 from discretion.ledger.store import Book, now
+from discretion.ledger.turns import Mask, Turns
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
 from discretion.plan.steps import Steps
-
-Mask = NDArray[np.bool_]
 
 
 class LedgerRun(NamedTuple):
@@ -40,9 +38,10 @@ class Ledger(Book):
     """What each client has spent, over all runs that share this file, by one of two rules.
 
     Planned: a run's whole plan is admitted or refused before its first round, by tight accounting.
-    Adaptive: a plan is admitted if any client can take part in its first round, and each client refuses,
-    round by round, what would exceed its budget, by filters (`accounting.filter`): tight for a client's first
-    plan and for steps without sampling, looser for sampled steps of later plans.
+    Adaptive: a plan is admitted if any client can pay for its first turn, the first round that costs it
+    anything, and each client refuses, round by round, what would exceed its budget, by filters
+    (`accounting.filter`): tight for a client's first plan and for steps without sampling, looser for sampled
+    steps of later plans.
 
     Guarantees:
         A round is on record before any data is touched, and a record is never taken back: a crash can
@@ -131,15 +130,13 @@ class Ledger(Book):
                 f"budgets in the ledger {self._path} hold against {promises[0]}, in this plan against "
                 f"{plan.promise}: what is spent would mean neither. Use a ledger of its own."
             )
-        everybody, budget = np.arange(len(self.population)), self.budget
+        budget = self.budget
         if accept_no_privacy and np.isinf(TIGHT.epsilon(plan.steps().of(own), self.population.delta)).all():
             return True
         if self.rule == "adaptive":
-            first = plan.steps(1).of(own)
-            after = self._accounts.taken().then(first, plan.steps().of(own))
-            if not self._within(after, first, everybody, budget).any():
+            if not self._begins(self._accounts.taken(), Turns.of(plan, own), budget):
                 raise BudgetError(
-                    "nobody has enough left of its budget for the first round of this plan. Plan with more "
+                    "nobody has enough left of its budget for its first turn in this plan. Plan with more "
                     "noise or lower rates, or top budgets up with `discretion ledger`."
                 )
             return False
@@ -158,6 +155,33 @@ class Ledger(Book):
                 "left."
             )
         return False
+
+    def turns(self, plan: Plan) -> tuple[Ints, Ints]:
+        """(N,) how many of its first turns in a plan each client's budget allows now, and (N,) of how many.
+
+        By the planned rule that is all of them or none.
+        """
+        with self._transaction("DEFERRED"):
+            turns, budget = Turns.of(plan, self._own(plan)), self.budget
+            taken = self._accounts.taken(whole_plans=self.rule == "planned")
+        return self._allowed(taken, turns, budget), turns.count
+
+    def _allowed(self, taken: Taken, turns: Turns, budget: Floats) -> Ints:
+        """(N,) how many turns of a further plan the budgets allow after what was taken."""
+        if self.rule == "planned":
+            return np.where(self._fits(taken, turns.whole, turns, budget), turns.count, 0)
+        return turns.allowed(lambda steps: self._fits(taken, steps, turns, budget))
+
+    def _fits(self, taken: Taken, steps: Steps, turns: Turns, budget: Floats) -> Mask:
+        """(N,) whose budget allows these steps of a further plan."""
+        everybody = np.arange(len(self.population))
+        return self._within(taken.then(steps, turns.whole), steps, everybody, budget)
+
+    def _begins(self, taken: Taken, turns: Turns, budget: Floats) -> bool:
+        """Return whether any client can pay for its first turn in a further plan, or none pays anything."""
+        pays = turns.count > 0
+        fits = self._fits(taken, turns.first(np.ones_like(turns.count)), turns, budget)
+        return bool(fits[pays].any() or not pays.any())
 
     def total(self, plan: Plan | None = None) -> Floats:
         """(N,) epsilon of all rounds on record, all that open runs may still spend, and this whole plan."""

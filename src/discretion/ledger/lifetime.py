@@ -10,15 +10,16 @@ import numpy as np
 
 from discretion.accounting.accountant import TIGHT
 from discretion.accounting.filter import Taken
-from discretion.arrays import Floats
-from discretion.ledger.ledger import Ledger, LedgerRun, Mask
+from discretion.arrays import Floats, Ints
+from discretion.ledger.ledger import Ledger, LedgerRun
 from discretion.ledger.reader import connect_for_reading
+from discretion.ledger.turns import Mask, Turns
 from discretion.plan.population import Population
 from discretion.plan.steps import Adjacency, Steps, Unit
 
 KeyNow = Callable[[str], str]
 
-# Whether a budget has room for another run like the last one: for all of its rounds, for the first one at
+# Whether a budget has room for another run like the last one: for all of its turns, for the first one at
 # least, for none; or the client was not in that run
 Room = Literal["whole", "part", "none", "not in it"]
 
@@ -55,6 +56,8 @@ class Lifetime:
     operators: dict[str, float]  # in a guard's ledger: epsilon of all runs of an operator's key together
     granted: dict[str, float]  # the same, with the whole plans of runs that are open: it tells of no coin
     room: tuple[Room, ...]  # (N,)
+    turns: Ints  # (N,) turns in another run like the last that budgets allow, were all open runs done
+    turns_planned: Ints  # (N,) turns in such a run
     admits_again: bool | None  # whether the last plan would be admitted once more; None without a run
 
     @property
@@ -102,10 +105,10 @@ class LifetimeReader(Ledger):
             now, ahead = self._accounts.taken(), self._accounts.taken(whole_plans=True)
             operators = dict(self._read("SELECT run, operator FROM joined"))
             runs = [self._on_run(run, key_now(operators.get(run.id, ""))) for run in self.runs]
-            first = self._plan_of(runs[-1].run.id)[0] if runs else Steps.none(len(budget))
+            last = self._turns_of(runs[-1].run.id) if runs else Turns(Steps.none(len(budget)), ())
         everybody = np.arange(len(budget))
         spent, total = self._cost(now, everybody), self._cost(ahead, everybody)
-        room, again = self._room(runs[-1:], first, now, ahead, budget)
+        room, again = self._room(runs[-1:], last, now, ahead, budget)
         return Lifetime(
             rule=self.rule,
             kind=(kind[0], kind[1]) if kind else None,
@@ -117,6 +120,8 @@ class LifetimeReader(Ledger):
             operators=self._by_operator(runs, open_whole=False),
             granted=self._by_operator(runs, open_whole=True),
             room=room,
+            turns=self._allowed(ahead, last, budget),
+            turns_planned=last.count,
             admits_again=again,
         )
 
@@ -124,18 +129,28 @@ class LifetimeReader(Ledger):
         place = self._accounts.of(run.id).clients
         member = np.isin(np.arange(len(self.population)), place)
         steps = self._accounts.steps(only=run.id)
-        return OnRun(run, operator, member, steps, self._plan_of(run.id)[1])
+        return OnRun(run, operator, member, steps, self._plan_of(run.id))
 
-    def _plan_of(self, run: str) -> tuple[Steps, Steps]:
-        """Return the steps of a run's first round and of its whole plan, row by row the same steps."""
+    def _plan_of(self, run: str) -> Steps:
+        """Return the steps of a run's whole plan, a row for each price."""
         account = self._accounts.of(run)
-        first = np.zeros_like(account.whole)
-        for price, releases in self._accounts.releases(run, 0):
-            first[price] += releases
-        columns = (account.clients, account.rate, account.multiplier)
-        counts = (first, account.whole)
-        begins, whole = (self._accounts.stacked([(*columns, each, each)]).steps for each in counts)
-        return begins, whole
+        whole = account.whole
+        return self._accounts.stacked(
+            [(account.clients, account.rate, account.multiplier, whole, whole)]
+        ).steps
+
+    def _turns_of(self, run: str) -> Turns:
+        """Return the turns of this population's clients in a run on record."""
+        clients, phases = self._accounts.of(run).clients, []
+        query = "SELECT phase, rounds FROM phase WHERE run = ? AND part = 0 ORDER BY phase"
+        for phase, rounds in self._read(query, [run]):
+            releases = []
+            for price, some in self._accounts.releases(run, phase):
+                everybody = np.zeros(len(self.population), dtype=np.int64)
+                everybody[clients] = some
+                releases.append((price, everybody))
+            phases.append((rounds, releases))
+        return Turns(self._plan_of(run), phases)
 
     def _alone(self, on: OnRun) -> RunCost:
         delta = self.population.delta
@@ -156,20 +171,21 @@ class LifetimeReader(Ledger):
         return {key: float(TIGHT.epsilon(s, self.population.delta).max()) for key, s in together.items()}
 
     def _room(
-        self, last: list[OnRun], first: Steps, now: Taken, ahead: Taken, budget: Floats
+        self, last: list[OnRun], turns: Turns, now: Taken, ahead: Taken, budget: Floats
     ) -> tuple[tuple[Room, ...], bool | None]:
-        """Return the room for a plan like the last, whose first round is `first`, and if it is admitted."""
+        """Return the room for a plan like the last, with these turns, and whether it is admitted."""
         everybody = np.arange(len(budget))
         for on in last:
             whole = self._cost(ahead.then(on.plan, on.plan), everybody) <= budget
             begins = whole
             if self.rule == "adaptive":
-                begins = whole | self._within(now.then(first, on.plan), first, everybody, budget)
+                first = turns.first(np.ones_like(turns.count))
+                begins = whole | self._fits(now, first, turns, budget)
             answers = zip(on.member.tolist(), whole.tolist(), begins.tolist(), strict=True)
-            asked = begins[on.member]
-            return tuple(_room_of(*answer) for answer in answers), bool(
-                asked.any() if self.rule == "adaptive" else asked.all()
-            )
+            rooms = tuple(_room_of(*answer) for answer in answers)
+            if self.rule == "adaptive":
+                return rooms, self._begins(now, turns, budget)
+            return rooms, bool(begins[on.member].all())
         return tuple(_room_of(member=False, whole=False, begins=False) for _ in everybody), None
 
 

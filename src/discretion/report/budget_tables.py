@@ -12,7 +12,7 @@ from discretion.ledger.lifetime import Lifetime, Room
 from discretion.report import numbers
 
 NEAR = 0.9  # share of a budget that is pointed out, unless another one is asked for
-ROOM = {"whole": "yes", "part": "for some rounds", "none": "no", "not in it": "was not in it"}
+ROOM = {"whole": "yes", "part": "for some turns", "none": "no", "not in it": "was not in it"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +48,15 @@ class Account:
     share: float  # of the budget that is spent
     runs: int
     room: Room
+    turns: int  # turns in another run like the last that the budget allows, were all open runs done
+    turns_planned: int
+
+    @property
+    def room_words(self) -> str:
+        """Whether there is room for another run like the last, and for how many turns."""
+        if self.room == "part" and self.turns:
+            return f"for {self.turns:,} of {self.turns_planned:,} turns"
+        return ROOM[self.room]
 
 
 @dataclass(frozen=True)
@@ -107,6 +116,8 @@ def accounts(source: Source) -> list[Account]:
             share=float(spent_share[i]),
             runs=int(runs[i]),
             room=life.room[i],
+            turns=int(life.turns[i]),
+            turns_planned=int(life.turns_planned[i]),
         )
         for i, client in enumerate(life.population.client)
     ]

@@ -163,7 +163,7 @@ def _factor(epsilon: float) -> str:
 def limits(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Return what is not promised: each limit's heading and the sentences on it."""
     items = statements.unpromised(runs)
-    items += [(f"Who answered in {run.name}.", run.answered) for run in runs if run.turnout]
+    items += [(f"Who was there in {run.name}.", run.answered) for run in runs if run.turnout]
     refusing = [sentence for run in runs for sentence in _refusing(run)]
     if refusing:
         more = " …" if len(refusing) > MOST_REFUSALS else ""

@@ -26,7 +26,7 @@ NEAR = 0.01  # relative, of the round that is found
 
 
 def refusals(part: Group) -> tuple[str, str]:
-    """Return how many clients answered or refused, and rounds refused by clients' accounts."""
+    """Return how many clients were there or refused, and rounds refused by clients' accounts."""
     counted = sum(int(run.ledger.refusals.sum()) for run in part.runs if run.ledger)
     guards = sum(len(run.refusals) for run in part.runs)
     said = list(dict.fromkeys(run.turnout.words for run in part.runs if run.turnout))

@@ -31,7 +31,7 @@ def title(groups: Sequence[Group]) -> str:
 
 def marks(groups: Sequence[Group]) -> list[tuple[str, str]]:
     runs = [run for part in groups for run in part.runs]
-    found = [turnout_mark(turnout) for run in runs if (turnout := run.turnout)]
+    found = [turnout_mark(turnout, run.nobody_trained) for run in runs if (turnout := run.turnout)]
     found = sorted(dict.fromkeys(found))[:MOST_NAMED]  # bad ones first
     if any(part.verdict == "contradicted" for part in groups):
         found.insert(0, ("bad", "contradicted by attacks"))
@@ -43,17 +43,25 @@ def marks(groups: Sequence[Group]) -> list[tuple[str, str]]:
     return found
 
 
-def turnout_mark(turnout: Turnout) -> tuple[str, str]:
-    """Return kind and words of a mark on how many clients answered."""
-    all_there = turnout.answering == turnout.expected
+def turnout_mark(turnout: Turnout, nobody_trained: bool) -> tuple[str, str]:
+    """Return kind and words of a mark on how many clients were there, or that nobody trained."""
+    if nobody_trained:
+        return "bad", "nobody trained"
+    all_there = turnout.there == turnout.expected
     return "plain" if all_there else "warn" if turnout.enough else "bad", turnout.words
 
 
 def answered(runs: Sequence[Run]) -> str:
-    """Return how many clients answered, of the run in which fewest did; nothing where there is none."""
-    found = [(run.turnout.share if run.turnout else 1.0, run.name, run.answered) for run in runs]
-    told = min((each for each in found if each[-1]), default=(1.0, "", ""))
-    return f"{told[1]}: {told[2]}" if told[2] and len(runs) > 1 else told[2]
+    """Return who was there and trained, of the run that says worst of it; nothing where there is none."""
+    told = [run for run in runs if run.answered]
+    worst = min(told, key=lambda run: (not run.nobody_trained, _there(run), run.name), default=None)
+    if worst is None:
+        return ""
+    return f"{worst.name}: {worst.answered}" if len(runs) > 1 else worst.answered
+
+
+def _there(run: Run) -> float:
+    return run.turnout.share if run.turnout else 1.0
 
 
 def deltas(runs: Sequence[Run]) -> str:

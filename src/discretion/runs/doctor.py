@@ -113,4 +113,7 @@ def _ledger(run: Run) -> str:
         copy_ledger(path, copy)
         with Ledger(copy, run.population, run.config.rule) as ledger:
             ledger.consider(run.plan, run.config.train.accept_no_privacy)
-            return f"admits the plan, after {len(ledger.runs):,} runs"
+            allowed, planned = ledger.turns(run.plan)
+            short = int((allowed < planned).sum())
+            some = f"; {short:,} of {len(planned):,} clients have not enough left for all of their turns"
+            return f"admits the plan, after {len(ledger.runs):,} runs{some if short else ''}"

@@ -125,7 +125,8 @@ def _execute(
     """Do the rounds that are left; return the last state."""
     folder, config, plan = run.files, run.config, run.plan
     state = _last_state(run, first_model(config, task.clients))
-    history, answers = journals = [Journal(path, state.round) for path in (folder.history, folder.answers)]
+    # answers first: a line of answers without its line of history is refused on reading, not the reverse
+    answers, history = journals = [Journal(path, state.round) for path in (folder.answers, folder.history)]
     elsewhere = remote_clients(run, task, transport)
     how = config.train
     rounds = train(
@@ -147,7 +148,10 @@ def _execute(
                 folder.answers.touch(mode=0o600)  # it tells whose coins came up
             if state.round < plan.rounds:
                 elsewhere.begin(state.round + 1)
+        trained_before = run.refreshed().orders.answered > 0
         for state in rounds:
+            if elsewhere and run.tells_orders and not trained_before:
+                elsewhere.require_trained()
             record: dict[str, Any] = {"round": state.round}
             if state.round == plan.rounds or state.round % how.evaluate_every == 0:
                 with profile("evaluate"):
@@ -176,8 +180,8 @@ def _stops_on_record(elsewhere: RemoteClients | None, answers: Journal) -> Itera
     try:
         yield
     except AnswersError:
-        if elsewhere:
-            answers.add([asdict(each) for each in elsewhere.taken()])
+        for each in elsewhere.taken() if elsewhere else ():
+            answers.add_stop(asdict(each))
         raise
 
 

@@ -36,8 +36,10 @@ class AnswersLine(Record):
     lost: NonNegativeInt
     missing: NonNegativeFloat = 0.0
     expected: NonNegativeInt = 0
-    answering: NonNegativeInt = 0
+    there: NonNegativeInt = 0
     enough: bool = True
+    clients: NonNegativeInt = 0
+    seal: str = ""  # of the line of a round in which the run stopped: SHA-256 of all lines until then
 
 
 _HISTORY, _ANSWERS = TypeAdapter(HistoryLine), TypeAdapter(AnswersLine)
@@ -93,7 +95,7 @@ class History:
 
 def parse_answers(line: str) -> Heard:
     """Parse one line of answers.jsonl: what came of the orders to clients elsewhere in one round."""
-    return Heard(**jsonfile.read(line, _ANSWERS).model_dump())
+    return Heard(**jsonfile.read(line, _ANSWERS).model_dump(exclude={"seal"}))
 
 
 def read_history(path: Path) -> History:
@@ -122,6 +124,10 @@ class Journal:
         append(self.path, lines)
         self._content.update(lines.encode())
 
+    def add_stop(self, record: dict[str, Any]) -> None:
+        """Append the line of a round that was not done, with a seal: no checkpoint has its digest."""
+        self.add([record | {"seal": _sealed(self._content, record)}])
+
     @property
     def digest(self) -> str:
         """SHA-256 of all lines."""
@@ -131,6 +137,36 @@ class Journal:
 def lines_until(path: Path, rounds: int) -> bytes:
     """Return the lines of the first rounds; half-written and damaged lines are left out."""
     return "".join(line for line in _whole_lines(path) if 0 <= _round_of(line) <= rounds).encode()
+
+
+def has_stray_line(answers: Path, history: Path) -> bool:
+    """Return whether answers.jsonl has a line of a round that history.jsonl has not, and that is no stop.
+
+    A stop has its seal, so that a line that was changed is found. History is read last, as it is written
+    first.
+    """
+    lines, content = _whole_lines(answers), hashlib.sha256()
+    strays = []
+    for line in lines:
+        record = _record_of(line)
+        if record.pop("seal", "") != _sealed(content, record):
+            strays.append(_round_of(line))
+        content.update(line.encode())
+    done = max(map(_round_of, _whole_lines(history)), default=0)
+    return any(number > done for number in strays)
+
+
+def _sealed(before: "hashlib._Hash", record: dict[str, Any]) -> str:
+    content = before.copy()
+    content.update(jsonfile.line(record).encode())
+    return content.hexdigest()
+
+
+def _record_of(line: str) -> dict[str, Any]:
+    try:
+        return dict(jsonfile.loads(line))
+    except (ValueError, TypeError):
+        return {}
 
 
 def _round_of(line: str) -> int:

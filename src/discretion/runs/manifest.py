@@ -17,7 +17,7 @@ from discretion.errors import FolderError, InputError, PlanError
 from discretion.files import read_bytes, read_text, sync, write_safely
 from discretion.jsonfile import Record, dump, parse
 from discretion.runs.folder import RESTORE, RunFolder, alone, read_sealed
-from discretion.runs.history import lines_until
+from discretion.runs.history import has_stray_line, lines_until
 
 Format = Literal["discretion-manifest/1"]
 FORMAT: Format = "discretion-manifest/1"
@@ -93,8 +93,9 @@ def compare(folder: RunFolder, audited: bool = True) -> None:
 
     Guarantees:
         Of a finished run every file but ledger and report is compared; of another, the files that it was made
-        with, the checkpoint, and the lines of history and answers up to the checkpoint's round. The audit is
-        compared, too, unless `audited` is false: then it may be made anew.
+        with, the checkpoint, the lines of history and answers up to the checkpoint's round, and the line of
+        a round in which it stopped. The audit is compared, too, unless `audited` is false: then it may be
+        made anew.
         A folder as a crash at any moment leaves it passes, and so does one that is being run.
     """
     finished = folder.model.exists()  # looked for before the manifest is read, which is written first
@@ -124,6 +125,11 @@ def _compare_rounds(folder: RunFolder, ended: bool) -> None:
         compare(folder, audited=False)
     elif ended:
         raise FolderError(f"{folder.model} is missing, which {folder.manifest.name} lists. {RESTORE}")
+    if has_stray_line(folder.answers, folder.history):
+        raise FolderError(
+            f"{folder.answers} is damaged or was changed: it has a line of a round that is not in "
+            f"{folder.history.name}, without the seal of a round in which a run stopped. {RESTORE}"
+        )
 
 
 def _listed(folder: RunFolder) -> dict[str, str]:

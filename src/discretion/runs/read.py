@@ -16,7 +16,16 @@ from discretion.accounting.certificate import worst_of
 from discretion.accounting.cross_check import CrossCheck
 from discretion.arrays import Floats, Ints
 from discretion.clients.remote import Heard
-from discretion.clients.turnout import Turnout, fewest, nobody, orders_until
+from discretion.clients.turnout import (
+    Orders,
+    Turnout,
+    asks_everyone,
+    clauses,
+    fewest,
+    nobody,
+    nobody_trained,
+    sentence,
+)
 from discretion.errors import AnswersError, InputError, LedgerError, PlanError
 from discretion.files import AnyPath, read_text
 from discretion.jsonfile import AnyRecord, Record, parse
@@ -146,21 +155,57 @@ class Run:
 
     @cached_property
     def turnout(self) -> Turnout | None:
-        """Of the round in which fewest clients answered; None where that is not on record."""
+        """Of the round in which fewest clients were there; None where that is not on record."""
         return fewest(heard.turnout for heard in self.answers)
 
     @property
+    def tells_orders(self) -> bool:
+        """Whether it may be told how many orders were sent and answered: no secret coin decides it."""
+        return not self.secret or asks_everyone(self.plan)
+
+    @cached_property
+    def orders(self) -> Orders:
+        """All orders of rounds on record. Secret, unless the run `tells_orders`."""
+        heard = self.answers
+        sent, answered = sum(each.asked for each in heard), sum(each.answered for each in heard)
+        return Orders(sent, answered, heard[-1].round if heard else 0, len(self.refusals))
+
+    @property
+    def heard_of(self) -> list[str]:
+        """Clauses, for anybody, on who was there and who trained; none where clients are in this process."""
+        return clauses(self.plan, self.turnout, self.orders, self.tells_orders) if self.answers else []
+
+    @property
+    def nobody_trained(self) -> bool:
+        """Whether all orders came to nothing; False where that may not be told, as coins are secret."""
+        return self.tells_orders and self.orders.nobody
+
+    @property
     def answered(self) -> str:
-        """Sentences on how many clients answered, where they are elsewhere, and on rounds without any."""
+        """Sentences on who was there and trained, where clients are elsewhere, and on rounds without any."""
         rest = nobody(self.plan, self.ledger.idle if self.ledger else 0)
-        if self.turnout is None:
-            return rest
-        failed = sum(heard.asked - heard.answered for heard in self.answers)
-        told = self.turnout.sentence(failed, orders_until(self.plan, self.answers[-1].round))
-        return f"{told} {rest}" if rest else told
+        told = sentence(self.heard_of) if self.turnout else ""
+        return " ".join(filter(None, (told, rest)))
+
+    def require_trained(self) -> None:
+        """Raise `AnswersError` where orders were sent and none was answered; for the operator alone.
+
+        A finished run keeps its model, manifest and report either way: where coins are secret, whether a run
+        is finished may not depend on whether one of them came up. The operator's server flips these coins, so
+        that its exit code and its terminal may tell.
+        """
+        if not self.orders.nobody:
+            return
+        reasons = (why for heard in self.answers for why in heard.refused.values())
+        quiet = "" if self.tells_orders else " Coins are secret: do not pass this on."
+        raise AnswersError(
+            f"{nobody_trained(self.orders.sent, reasons)}. The model of {self.folder} is noise alone, and "
+            "its rounds are charged. Settle with the guards’ owners why orders fail, then start a new "
+            f"run.{quiet}"
+        )
 
     def require_answers(self) -> None:
-        """Raise `AnswersError` where the run stopped because too few clients answered."""
+        """Raise `AnswersError` where the run stopped because too few clients were there, or none trained."""
         if self.turnout and not self.turnout.enough:
             again = f"discretion run {self.folder} --resume"
             raise AnswersError(f"{self.answered} Go on with `{again}` once enough of them do.")

@@ -65,7 +65,7 @@ class Answers:
     answered: int = 0
     lost: int = 0  # nothing came, or nothing that could be read
     last: tuple[int, int, int] | None = None  # the last round: its number, asked, answered
-    turnout: Turnout | None = None  # of the round in which fewest clients answered
+    turnout: Turnout | None = None  # of the round in which fewest clients were there
     refused: dict[str, tuple[int, str]] = field(default_factory=dict)  # by client: the first time, and why
 
 

@@ -21,7 +21,7 @@ from discretion.report.run_group import VERDICTS, title, worst_verdict
 from discretion.report.wording import at_most, turnout_mark
 from discretion.runs.read import Run
 from discretion.watch.follow import Seen, Status
-from discretion.watch.state import Class, classes, lead, missing, pace, warnings
+from discretion.watch.state import Class, classes, lead, missing, nobody_trained, pace, warnings
 
 NAVIGATION = {
     "now": "Now",
@@ -91,7 +91,7 @@ def view_of(seen: Seen) -> PageView:
         idea=METHODS[run.plan.method].idea if run.plan.method in METHODS else "",
         status=("warn", seen.status) if bad else STATUS[seen.status],
         cautions=cautions,
-        answered=turnout_mark(seen.answers.turnout) if seen.answers.turnout else None,
+        answered=turnout_mark(turnout, nobody_trained(seen)) if (turnout := seen.answers.turnout) else None,
         verdict=VERDICTS[worst_verdict([run])],
         evaluated=_evaluations(seen),
         sentences=[*([f"{doubted}."] if (doubted := contradicted(run)) else []), *missing(seen, rows)],

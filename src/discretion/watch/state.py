@@ -11,7 +11,7 @@ from discretion.accounting.certificate import share_of
 from discretion.audit import cautions
 from discretion.audit.cautions import Caution
 from discretion.audit.verdicts import contradicted
-from discretion.clients.turnout import nobody, orders_until
+from discretion.clients.turnout import Orders, clauses, nobody, orders_until, sentence
 from discretion.ledger.reader import nothing
 from discretion.report import numbers
 from discretion.watch.follow import Seen
@@ -75,16 +75,26 @@ def classes(seen: Seen) -> tuple[Class, ...]:
 
 
 def answered(seen: Seen) -> str:
-    """Return how many clients answered, where they are elsewhere, and rounds without any."""
+    """Return who was there and trained, where clients are elsewhere, and rounds without any."""
     answers = seen.answers
     if seen.run is None:
         return ""
     rest = nobody(seen.run.plan, seen.record.idle if seen.record else 0)
-    if answers.turnout is None or answers.last is None:
+    if answers.turnout is None:
         return rest
-    planned = orders_until(seen.run.plan, answers.last[0])
-    told = answers.turnout.sentence(answers.asked - answers.answered, planned)
-    return f"{told} {rest}" if rest else told
+    said = clauses(seen.run.plan, answers.turnout, _all_orders(seen), seen.run.tells_orders)
+    return " ".join(filter(None, (sentence(said), rest)))
+
+
+def nobody_trained(seen: Seen) -> bool:
+    """Return whether all orders came to nothing; False where that may not be told, as coins are secret."""
+    return seen.run is not None and seen.run.tells_orders and _all_orders(seen).nobody
+
+
+def _all_orders(seen: Seen) -> Orders:
+    answers = seen.answers
+    until = answers.last[0] if answers.last else 0
+    return Orders(answers.asked, answers.answered, until, len(answers.refused))
 
 
 def warnings(seen: Seen) -> tuple[Caution, ...]:
@@ -142,7 +152,7 @@ def record_of(seen: Seen) -> dict[str, Any]:
 
 
 def lead(seen: Seen) -> str:
-    """Return who answered, and the progress of a run, in a few sentences."""
+    """Return who was there and trained, and the progress of a run, in a few sentences."""
     return " ".join(filter(None, (answered(seen), _progress(seen))))
 
 
