@@ -209,7 +209,7 @@ def answered_by_some(path: Path) -> Path:
     """A run on guards of which one refused in round 3, and which then stopped."""
     make_run(path, settings={"clients.where": "guards"}, finished=False)
     one = {"round": 3, "asked": 4, "answered": 3, "lost": 0, "refused": {"c4": "not asked in round 3"}}
-    line = one | {"expected": 12, "answering": 5, "enough": False}
+    line = one | {"expected": 12, "there": 5, "clients": 12, "enough": False}
     (path / "answers.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
     seal(path)
     return path
@@ -219,12 +219,12 @@ def test_who_answered_leads_the_verification_of_a_page_too(tmp_path: Path) -> No
     page = tmp_path / "report.html"
     write([answered_by_some(tmp_path / "run")], page)
     found = check(page)
-    assert found.answered.startswith("5 of 12 clients answered at round 3, too few")
+    assert "; 5 of 12 clients were there at round 3, too few: the run stopped" in found.answered
     assert "page" not in failing(found) and "answers" not in {each.what for each in found.records}
     shown = " ".join(CliRunner().invoke(main.app, ["verify", str(page)]).stdout.split())
     assert shown.startswith(found.answered)
     text = page.read_text(encoding="utf-8")
-    sealed_again(page, text.replace("5 of 12 clients answered", "12 of 12 clients answered"))
+    sealed_again(page, text.replace("5 of 12 clients were", "12 of 12 clients were"))
     assert "page" in failing(check(page))
 
 
@@ -460,6 +460,7 @@ def test_the_last_sentence_is_the_verdict(page: Path, folder: Path, tmp_path: Pa
 
 def test_so_far_is_not_the_whole(folder: Path) -> None:
     found = replace(verify(folder, Pld()), done=2)
-    assert "every budget is kept so far (2 of 4 rounds are done)" in verdict([found], "run")[1]
+    expected = "every budget is kept so far (2 of 4 rounds are done, and 4 are charged)"
+    assert expected in verdict([found], "run")[1]
     some = replace(found, kinds=found.kinds + 1)
     assert "counted again, of a sample of the clients" in verdict([some], "run")[1]
