@@ -14,7 +14,7 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 REVIEWING = reviewing.PAGE.read_text(encoding="utf-8")
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-MOST_TO_READ = 2_550  # lines of code of what every privacy reviewer should read
+MOST_TO_READ = 2_560  # lines of code of what every privacy reviewer should read
 
 
 def test_line_counts_are_todays() -> None:

@@ -1,7 +1,7 @@
 """Turns of clients in a plan: the rounds that cost a client anything, in their order."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +49,7 @@ class Turns:
             left -= taken
             for row, each in releases:
                 count[row] += taken * each
-        whole = self.whole
-        return Steps(whole.rate, whole.multiplier, count, whole.unit, whole.adjacency)
+        return replace(self.whole, count=count)
 
     def allowed(self, within: Callable[[Steps], Mask]) -> Ints:
         """(N,) how many of its first turns each client may take, if `within` says whose steps are allowed.
