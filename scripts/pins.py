@@ -1,4 +1,4 @@
-"""The pins of every environment: two files of constraints, and with hashes of all files the folder requirements.
+"""The pins of every environment: two files of constraints and, with hashes, the folder requirements.
 
 `make pins` runs this script. Versions stay as they are unless it is given --upgrade.
 """

@@ -425,6 +425,33 @@ def test_earlier_submissions_of_a_run_are_ended_before_it_is_resumed(
             project.end_earlier(here / "run", "link", "", said.append)
 
 
+def test_a_superlink_that_is_not_running_is_named_with_the_command_that_starts_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`flwr ls` prints such a record, and ends with code 0."""
+    monkeypatch.setattr(project, "tool", lambda name: str(here / name))
+    (here / "flwr").write_text(LISTS)
+    (here / "flwr").chmod(0o700)
+    (here / "net" / "flower").mkdir(parents=True)
+
+    def said(text: str) -> str:
+        (here / "listed").write_text(json.dumps({"success": False, "error-message": text}))
+        with pytest.raises(InputError) as caught:
+            project.end_earlier(here / "run", "link", str(here / "net" / "flower"), lambda _: None)
+        return str(caught.value)
+
+    down = (
+        "Using SuperLink: link (127.0.0.1:18000)\n\nConnection to the SuperLink is unavailable. Please check"
+    )
+    assert said(down).startswith("no SuperLink at 127.0.0.1:18000: start it, or wait")
+    (here / "net" / "local.json").touch()
+    assert f"start it (discretion flower up {here / 'net'})" in said(down)
+    assert said("unavailable").startswith("no SuperLink by the connection 'link'")
+    assert said("\nconnection 'link'\nnot found") == (
+        "flwr ls by the connection 'link' fails: connection 'link' not found"
+    )
+
+
 def test_a_run_is_resumed_when_no_process_has_it_any_more(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
