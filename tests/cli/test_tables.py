@@ -164,6 +164,14 @@ def test_sizes_are_counted(here: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert discretion("population", "--from", "digits.toml") == 2
 
 
+def test_a_table_with_another_column_of_clients_is_told_the_option(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert discretion("population", "--from", "table.csv") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "expected a column `client`; name the column of clients with --client-column" in said
+
+
 def test_a_budget_is_never_made_up(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert discretion("population", "--from", "table.csv", "--client-column", "hospital") == 0
     (here / "people.csv").write_text(capsys.readouterr().out, encoding="utf-8")

@@ -127,8 +127,8 @@ def read_clients(path: Path, form: TableForm) -> tuple[str, ...]:
     sheet = _sheet(path, form.client, form)
     if form.client not in sheet.header:
         raise DataError(
-            f"{path}: the header is {', '.join(sheet.header) or 'empty'}; expected a column `{form.client}`, "
-            "or to be told which column names each record's client"
+            f"{path}: the header is {', '.join(sheet.header) or 'empty'}; expected a column `{form.client}`; "
+            "name the column of clients with --client-column"
         )
     at = sheet.header.index(form.client)
     _raise(
@@ -156,7 +156,11 @@ def _raise(path: Path, problems: Sequence[str]) -> None:
     if problems:
         shown = "\n".join(f"  {problem}" for problem in problems[:20])
         more = f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise DataError(f"{path}: {len(problems)} problems to correct:\n{shown}{more}")
+        raise DataError(f"{path}: {_counted(len(problems), 'problem')} to correct:\n{shown}{more}")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _require_header(path: Path, header: Sequence[str], form: TableForm, owned: bool) -> None:
@@ -187,7 +191,10 @@ def _feature(cell: str, decimal: str) -> float:
         value = math.nan
     if abs(value) <= _LARGEST:
         return value
-    raise ValueError(f"{cell!r} is not a finite number{spreadsheet.hint(cell, decimal, _SAY_SIGN)}")
+    if hint := spreadsheet.hint(cell, decimal, _SAY_SIGN):
+        sign = "comma" if decimal == "," else "point"
+        raise ValueError(f"{cell!r} is not a number with a decimal {sign}{hint}")
+    raise ValueError(f"{cell!r} is not a finite number")
 
 
 def to_csv(names: Sequence[str], features: Floats, labels: Sequence[str]) -> str:
