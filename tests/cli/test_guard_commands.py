@@ -78,9 +78,10 @@ def test_a_run_goes_on_where_a_guard_is_away(here: Path, capsys: pytest.CaptureF
     assert all((each["answering"], each["expected"], each["enough"]) == (1, 4, True) for each in heard)
     assert (
         "c1 in far from round" in far.report.read_text()
-        and "the policy allows at most 3" in far.report.read_text()
+        and "the policy allow at most 3" in far.report.read_text()
     )
-    why = "Clients whose guards refused: 1. Why: phases: this plan has 4, the policy allows at most 3 rounds"
+    said = "rounds: this plan has 4 or more, [ceilings] of the policy allow at most 3"
+    why = f"Clients whose guards refused: 1. Why: {said}"
     assert why in capsys.readouterr().err
     assert discretion("show", "far") == 0 and why in " ".join(capsys.readouterr().out.split())
 
