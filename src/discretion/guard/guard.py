@@ -192,6 +192,7 @@ class Guard:
             Nothing is joined, charged or put on record, and no record of the client is read.
         """
         found = [Differs(what=no.what, said=str(no)) for no in self._problems(order, body, operator)]
+        log.info("answered: %s", "; ".join(f"{each.what}: {each.said}" for each in found) or "ready")
         return dump(Differences(differs=found).model_dump()).encode()
 
     def _problems(self, order: Check, body: bytes, operator: str) -> Iterator[Refusal]:
