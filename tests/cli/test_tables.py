@@ -60,6 +60,15 @@ def cells(path: Path) -> list[float]:
     return [float(age) for age in read_table(path).features[:, 0]]
 
 
+def test_what_is_to_be_done_with_the_guards_is_a_command(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert discretion("guards", "config.toml", "--out", "net") == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "policies of 3 clients" in said and "discretion guard 'net/Genève/GUARD.toml' and so on" in said
+    assert "run config.toml --on guards -c clients.addresses=net/addresses.toml -c clients.key=net/op" in said
+
+
 def test_each_client_gets_its_own_rows(here: Path) -> None:
     assert discretion("guards", "config.toml", "--hold-out", "0.25", "--json") == 0
     text = (here / "table.csv").read_text(encoding="utf-16").replace(",", ".")
