@@ -346,7 +346,7 @@ def agree(client: ssl.SSLObject, server: ssl.SSLObject) -> bool:
 
 def test_without_flower_it_says_what_is_missing(here: Path) -> None:
     if find_spec("flwr") is None:
-        with pytest.raises(InputError, match="pip install 'discretion\\[flower\\]'"):
+        with pytest.raises(InputError, match="pip install -c constraints-flower.txt"):
             project.tool("flwr")
     with pytest.raises(InputError, match="discretion flower init"):
         cluster.up(here, print)
