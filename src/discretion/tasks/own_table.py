@@ -12,7 +12,7 @@ import numpy as np
 
 from discretion import spreadsheet
 from discretion.errors import DataError
-from discretion.tasks.readers import Floats, Ints
+from discretion.tasks.readers import Bytes, Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Table:
 
 
 USUAL = TableForm()
+_LARGE_SIZE = 10.0  # root mean square of a column; of one that is scaled well it is about 1
+_NAMED = 5  # columns in a warning
 _SAY_SIGN = 'set data.decimal to "," or "."'
 
 
@@ -90,6 +92,26 @@ def scaled(table: Table, path: Path, scales: Mapping[str, float]) -> Table:
         names = ", ".join(table.names[i] for i in np.flatnonzero(large)[:5])
         raise DataError(f"{path}: divided by data.scales, numbers of {names} are too large for a float32")
     return replace(table, features=features.astype(np.float32), scales=divisors)
+
+
+def unscaled(names: Sequence[str], features: Bytes | Floats) -> str:
+    """Return a warning on columns of (n, F) features that are far from a size of 1; else nothing.
+
+    Guarantees:
+        It names columns, and no number that was computed from records.
+    """
+    if not names or not len(features):
+        return ""
+    size = np.sqrt(np.mean(np.square(features, dtype=np.float64), axis=0))
+    if not (large := [name for name, own in zip(names, size, strict=True) if own > _LARGE_SIZE]):
+        return ""
+    more = f" and {len(large) - _NAMED} more" if len(large) > _NAMED else ""
+    return (
+        f"Numbers of {', '.join(large[:_NAMED])}{more} are far from a size of 1 (root mean square above "
+        f"{_LARGE_SIZE:g}): such columns drown the others, training may diverge, and budgets are spent for "
+        "nothing. Divide each by a round number that is known without the records: in data.scales, such as "
+        f"scales = {{ {large[0]} = NUMBER }}, the same in config.toml and in every GUARD.toml."
+    )
 
 
 def ordered(table: Table, path: Path, names: Sequence[str], expected: str) -> Table:
