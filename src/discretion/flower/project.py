@@ -173,8 +173,8 @@ def _require_superlink(listed: str, connection: str, home: str) -> None:
         made = Path(home).parent if home and (Path(home).parent / "local.json").exists() else None
         how = f" (discretion flower up {made})" if made else ""
         raise InputError(
-            f"no SuperLink {where}: start it{how}, or wait until it is back; then give the command "
-            "again, and continue a run that was begun with --resume"
+            f"no SuperLink {where}: start it{how}, or wait until it is back. Then give the command "
+            "again; go on with a run whose folder is made by --resume"
         )
     if said:
         raise InputError(f"flwr ls by the connection {connection!r} fails: {' '.join(said.split())}")
