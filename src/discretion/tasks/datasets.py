@@ -276,9 +276,14 @@ def _held_out(owner: Ints, share: float) -> npt.NDArray[np.bool_]:
     return is_test
 
 
-def training_sizes(path: Path, share: float, form: TableForm) -> dict[str, int]:
-    """Return the number of training records of each client in a table, where this share is held out."""
-    owners, owner = _numbered(own_table.read_clients(path, form))
+def training_sizes(
+    path: Path, share: float, form: TableForm, how: str = "TableForm.client"
+) -> dict[str, int]:
+    """Return the number of training records of each client in a table, where this share is held out.
+
+    `how` says how to name the column of clients.
+    """
+    owners, owner = _numbered(own_table.read_clients(path, form, how))
     counts = np.bincount(owner[~_held_out(owner, share)])
     return dict(zip(owners, counts.tolist(), strict=True))
 

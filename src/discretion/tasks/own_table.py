@@ -144,13 +144,13 @@ def label_numbers(
     return np.array([number[label] for label in table.labels], np.int64)
 
 
-def read_clients(path: Path, form: TableForm) -> tuple[str, ...]:
-    """Read the client of each record, and nothing else of a table."""
+def read_clients(path: Path, form: TableForm, how: str = "TableForm.client") -> tuple[str, ...]:
+    """Read the client of each record, and nothing else of a table; `how` says how to name their column."""
     sheet = _sheet(path, form.client, form)
     if form.client not in sheet.header:
         raise DataError(
             f"{path}: the header is {', '.join(sheet.header) or 'empty'}; expected a column `{form.client}`; "
-            "name the column of clients with --client-column"
+            f"name the column of clients with {how}"
         )
     at = sheet.header.index(form.client)
     _raise(
