@@ -80,8 +80,8 @@ test-deployment: .venv-flower/simulation
 	sh scripts/install-pins.sh .venv-tools tools
 	touch $@
 
-# Write constraints.txt and requirements/ anew for what pyproject.toml asks for, in the versions that they have or,
-# with UPGRADE=--upgrade, the newest
+# Write constraints.txt, constraints-flower.txt and requirements/ anew for what pyproject.toml asks for, in the versions
+# that they have or, with UPGRADE=--upgrade, the newest
 pins: .venv-tools/made
 	PATH="$(CURDIR)/.venv-tools/bin:$$PATH" .venv-tools/bin/python scripts/pins.py $(UPGRADE)
 

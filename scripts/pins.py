@@ -1,4 +1,4 @@
-"""The pins of every environment, with hashes of their files: constraints.txt and the folder requirements.
+"""The pins of every environment: two files of constraints and, with hashes, the folder requirements.
 
 `make pins` runs this script. Versions stay as they are unless it is given --upgrade.
 """
@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 CONSTRAINTS, FOLDER = Path("constraints.txt"), Path("requirements")
+FLOWER_CONSTRAINTS = Path("constraints-flower.txt")
 # torch comes in builds for processors and for graphics cards, each with other bytes, and an index decides
 # which it offers; the latter bring libraries of their own. A hash of one build would shut out the others.
 EXEMPT = re.compile(r"(torch|triton|(cuda|nvidia)-[a-z0-9-]+)==")
 VERSIONS = "# The versions that `make demo` and `make test` install; the package itself allows ranges.\n"
+FLOWER_VERSIONS = "# The versions of an environment with Flower, whose own pins are others than ours.\n"
 HASHES = "# Hashes of the files that may be installed; see CONTRIBUTING.md.\n"
 MADE = "# Made anew by `make pins`.\n"
 
@@ -88,12 +90,21 @@ def kept(files: Sequence[str]) -> str:
     return "\n".join([*own, *(pin for pin in ours if pin.split("==")[0] not in named)]) + "\n"
 
 
+def flower_constraints() -> str:
+    """Return the text of the constraints for Flower: the pins of its layers, and our torch."""
+    layers = [blocks((FOLDER / f"{layer.name}.txt").read_text(encoding="utf-8")) for layer in FLOWER]
+    ours = blocks(CONSTRAINTS.read_text(encoding="utf-8"))
+    pins = {*(pin for layer in layers for pin in layer), *(pin for pin in ours if pin.startswith("torch=="))}
+    return FLOWER_VERSIONS + MADE + "\n".join(sorted(pins)) + "\n"
+
+
 def main(upgrade: bool) -> None:
     pins = resolved(OURS, "" if upgrade else CONSTRAINTS.read_text(encoding="utf-8"))
     ours = [pin for pin in pins if pin.startswith("torch==") or not EXEMPT.match(pin)]
     CONSTRAINTS.write_text(VERSIONS + MADE + "\n".join(ours) + "\n", encoding="utf-8")
     write_stack(OURS, kept([]))
     write_stack(FLOWER, kept([] if upgrade else [layer.name for layer in FLOWER]))
+    FLOWER_CONSTRAINTS.write_text(flower_constraints(), encoding="utf-8")
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
     flower = [
         need for need in project["project"]["optional-dependencies"]["flower"] if need.startswith("flwr")

@@ -26,6 +26,13 @@ def test_the_simulation_does_what_is_shown(tmp_path: Path, monkeypatch: pytest.M
         assert done.code == 0 and differs(output, done.said) is None, f"{command}\n{done.said}"
 
 
+def test_who_gives_no_place_asks_the_guards() -> None:
+    """`doctor` and `run` alike: without this setting doctor would ask nobody, and run would simulate."""
+    clients = config.read(EXAMPLE / "config.toml").clients
+    assert clients.elsewhere and clients.where == "flower"
+    assert all(word in README for word in ("$ discretion doctor config.toml\n", "run config.toml --on here"))
+
+
 def test_figures_are_of_the_settings_that_are_run() -> None:
     compared = tomllib.loads((EXAMPLE / "accuracy.toml").read_text(encoding="utf-8"))
     own = compared["variation"][0]["setting"]

@@ -6,13 +6,14 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from audit_pins import main as audit
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from pins import EXEMPT, FLOWER, OURS, blocks
+from pins import EXEMPT, FLOWER, FLOWER_CONSTRAINTS, OURS, blocks, flower_constraints
 
 FILES = sorted(Path("requirements").glob("*.txt"))
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
@@ -24,8 +25,77 @@ def pins(*names: str) -> set[str]:
     return {pin.split(" ;")[0] for text in texts for pin in blocks(text)}
 
 
-def constraints() -> set[str]:
-    return {pin.split(" ;")[0] for pin in blocks(Path("constraints.txt").read_text(encoding="utf-8"))}
+def constraints(file: str = "constraints.txt") -> set[str]:
+    return {pin.split(" ;")[0] for pin in blocks(Path(file).read_text(encoding="utf-8"))}
+
+
+DOCUMENTS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *map(str, [*Path("docs").glob("*.md"), *Path("examples").glob("*/*.md")]),
+]
+INSTALLS = re.compile(r"pip install -c (\S+) -e '?\.(?:\[([a-z,-]+)\])?")
+TAKES = re.compile(r"^\| `([a-z-]+)` \| .* \| (?:`(constraints\S*\.txt)`|either file) \|$", re.MULTILINE)
+
+
+def documented() -> set[tuple[str, str]]:
+    """Return each file of constraints that a document names, with each extra to install with it."""
+    text = "\n".join(Path(file).read_text(encoding="utf-8") for file in DOCUMENTS)
+    found = {(file, extra) for file, extras in INSTALLS.findall(text) for extra in extras.split(",")}
+    table = TAKES.findall(Path("docs/installing.md").read_text(encoding="utf-8"))
+    assert {extra for extra, _ in table} == set(EXTRAS)
+    either = ("constraints.txt", "constraints-flower.txt")
+    return found | {(file, extra) for extra, named in table for file in ([named] if named else either)}
+
+
+EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+
+
+def needed_by(extra: str) -> list[Requirement]:
+    """Return what the package needs with an extra, and with those that this one includes."""
+    asked = [Requirement(line) for line in [*PROJECT["project"]["dependencies"], *EXTRAS.get(extra, [])]]
+    included = [more for each in asked if each.name == "discretion" for more in each.extras]
+    rest = [each for each in asked if each.name != "discretion"]
+    return [*rest, *(each for more in included for each in needed_by(more))]
+
+
+@pytest.mark.parametrize("file, extra", sorted(documented()))
+def test_what_documents_tell_to_install_is_pinned_in_the_file_that_they_name(file: str, extra: str) -> None:
+    """A package without a pin may be one that no version of those with a pin fits, as Flower was."""
+    versions = dict(pin.split("==") for pin in constraints(file))
+    for requirement in needed_by(extra):
+        assert versions.get(canonicalize_name(requirement.name), "no pin") in requirement.specifier, (
+            requirement
+        )
+
+
+@pytest.mark.parametrize("file", ["constraints.txt", "constraints-flower.txt"])
+def test_pins_of_a_file_fit_each_other(file: str) -> None:
+    """Of those that are installed here in the pinned version, as their own records say what they need."""
+    versions, compared = dict(pin.split("==") for pin in constraints(file)), 0
+    for name, version in versions.items():
+        try:
+            installed = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if installed.version.split("+")[0] != version:
+            continue
+        for need in map(Requirement, installed.requires or []):
+            if need.marker is None or need.marker.evaluate({"extra": ""}):
+                compared += 1
+                pinned = versions.get(canonicalize_name(need.name))
+                assert EXEMPT.match(f"{need.name}==") or (pinned and pinned in need.specifier), (
+                    name,
+                    str(need),
+                )
+    assert compared > 50
+
+
+def test_constraints_for_flower_are_its_pins_and_our_torch() -> None:
+    """The two files of its pins were resolved together, by `make pins`."""
+    assert FLOWER_CONSTRAINTS.read_text(encoding="utf-8") == flower_constraints()
+    ours = {pin for pin in constraints() if pin.startswith("torch==")}
+    assert constraints("constraints-flower.txt") == pins("flower", "flower-sim") | ours
 
 
 def test_layers_together_have_the_pins_of_the_constraints_except_torch() -> None:

@@ -133,7 +133,9 @@ def test_a_run_that_all_guards_refuse_stops_and_verify_does_not_say_that_nobody_
         for guard in guards:
             guard.end()
     assert done.code == 5 and f"{NOBODY}, and 3 must" in done.err
-    assert "4 refused (most often: 'phases: this plan has 3, the policy allows" in done.err
+    assert (
+        "4 refused (most often: 'rounds: this plan has 3 or more, [ceilings] of the policy allow" in done.err
+    )
     said_first(cli, REFUSED)
     (found,) = [
         each

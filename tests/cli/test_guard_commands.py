@@ -78,9 +78,10 @@ def test_a_run_goes_on_where_a_guard_is_away(here: Path, capsys: pytest.CaptureF
     assert all((each["there"], each["expected"], each["enough"]) == (1, 4, True) for each in heard)
     assert (
         "c1 in far from round" in far.report.read_text()
-        and "the policy allows at most 3" in far.report.read_text()
+        and "the policy allow at most 3" in far.report.read_text()
     )
-    why = "Clients whose guards refused: 1. Why: phases: this plan has 4, the policy allows at most 3 rounds"
+    said = "rounds: this plan has 4 or more, [ceilings] of the policy allow at most 3"
+    why = f"Clients whose guards refused: 1. Why: {said}"
     assert why in capsys.readouterr().err
     assert discretion("show", "far") == 0 and why in " ".join(capsys.readouterr().out.split())
 
@@ -345,7 +346,7 @@ def agree(client: ssl.SSLObject, server: ssl.SSLObject) -> bool:
 
 def test_without_flower_it_says_what_is_missing(here: Path) -> None:
     if find_spec("flwr") is None:
-        with pytest.raises(InputError, match="pip install 'discretion\\[flower\\]'"):
+        with pytest.raises(InputError, match="pip install -c constraints-flower.txt"):
             project.tool("flwr")
     with pytest.raises(InputError, match="discretion flower init"):
         cluster.up(here, print)
@@ -423,6 +424,33 @@ def test_earlier_submissions_of_a_run_are_ended_before_it_is_resumed(
         (here / "listed").write_text(unknown)
         with pytest.raises(InputError, match="flwr ls: expected the JSON of Flower 1.41"):
             project.end_earlier(here / "run", "link", "", said.append)
+
+
+def test_a_superlink_that_is_not_running_is_named_with_the_command_that_starts_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`flwr ls` prints such a record, and ends with code 0."""
+    monkeypatch.setattr(project, "tool", lambda name: str(here / name))
+    (here / "flwr").write_text(LISTS)
+    (here / "flwr").chmod(0o700)
+    (here / "net" / "flower").mkdir(parents=True)
+
+    def said(text: str) -> str:
+        (here / "listed").write_text(json.dumps({"success": False, "error-message": text}))
+        with pytest.raises(InputError) as caught:
+            project.end_earlier(here / "run", "link", str(here / "net" / "flower"), lambda _: None)
+        return str(caught.value)
+
+    down = (
+        "Using SuperLink: link (127.0.0.1:18000)\n\nConnection to the SuperLink is unavailable. Please check"
+    )
+    assert said(down).startswith("no SuperLink at 127.0.0.1:18000: start it, or wait")
+    (here / "net" / "local.json").touch()
+    assert f"start it (discretion flower up {here / 'net'})" in said(down)
+    assert said("unavailable").startswith("no SuperLink by the connection 'link'")
+    assert said("\nconnection 'link'\nnot found") == (
+        "flwr ls by the connection 'link' fails: connection 'link' not found"
+    )
 
 
 def test_a_run_is_resumed_when_no_process_has_it_any_more(

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import stat
 from pathlib import Path
 
@@ -9,8 +10,12 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from discretion.cli import output
 from discretion.guard import policy
 from discretion.guard.data import own_records
+from discretion.guard.guard import Guard
+from discretion.runs import config
+from discretion.runs.build import load_data
 from discretion.tasks.own_table import read_table
 from support.commands import discretion
 from support.guard_process import Process
@@ -59,6 +64,42 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def cells(path: Path) -> list[float]:
     return [float(age) for age in read_table(path).features[:, 0]]
+
+
+def test_what_is_to_be_done_with_the_guards_is_a_command(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert discretion("guards", "config.toml", "--out", "net") == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "policies of 3 clients" in said and "discretion guard 'net/Genève/GUARD.toml' and so on" in said
+    assert "run config.toml --on guards -c clients.addresses=net/addresses.toml -c clients.key=net/op" in said
+
+
+def test_columns_that_are_not_scaled_are_named_before_anything_is_charged(
+    here: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operator is told of a table that is read, and a guard's owner in the guard's own log."""
+    rows = [f"{name};{130 + i};{i % 2}" for name in ROWS for i in range(9)]
+    table = "\n".join(["hospital;pressure;finding", *rows])
+    (here / "table.csv").write_text(table)
+    told = "Numbers of pressure are far from a size of 1"
+    assert discretion("guards", "config.toml") == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"Warning: {told}" in said and "data.scales, such as scales = { pressure = NUMBER }" in said
+    Guard(policy.read(here / "guards" / "Basel" / "GUARD.toml")).close()
+    logged = caplog.records[0].getMessage()
+    assert told in logged and set(re.findall(r"\d+", logged)) == {"1", "10"}  # and no number of the records
+    caplog.clear()
+    assert discretion("guards", "config.toml", "-o", "net", "-c", "data.scales={ pressure = 100 }") == 0
+    assert "Numbers of" not in capsys.readouterr().err
+    Guard(policy.read(here / "net" / "Basel" / "GUARD.toml")).close()
+    assert "Numbers of" not in caplog.text
+    assert discretion("run", "config.toml", "--on", "here", "--out", "run") == 0
+    assert capsys.readouterr().err.index("Warning: Numbers of") < 5
+    (here / "test.csv").write_text(table)  # a server without clients' records has this table alone
+    alone = ["data.path=", "data.test=test.csv"]
+    load_data(config.read(here / "config.toml", alone).anchored(), output.say)
+    assert f"Warning: {told}" in " ".join(capsys.readouterr().err.split())
 
 
 def test_each_client_gets_its_own_rows(here: Path) -> None:
@@ -173,6 +214,15 @@ def test_sizes_are_counted(here: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert discretion("population") == 2 and "give a budget mix" in capsys.readouterr().err
     (here / "digits.toml").write_text('[data]\nname = "digits"\n')
     assert discretion("population", "--from", "digits.toml") == 2
+
+
+def test_a_table_with_another_column_of_clients_is_told_the_option(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert discretion("population", "--from", "table.csv") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "expected a column `client` and a column `label`, at least one column of numbers" in said
+    assert "say what columns are called with --label-column and --client-column" in said
 
 
 def test_a_budget_is_never_made_up(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,6 +124,9 @@ def test_the_registry_allows_the_record(
     assert done.exit_code == 0, done.output
     found = sorted(path.name for path in tmp_path.iterdir())
     assert found == ["nder_a_study_1_2026.yaml", "nder_a_study_1_2026_by_group.yaml"]
+    named = CliRunner().invoke(main.app, ["export", str(deployed), "--to", "registry", "--out", "reg"])
+    assert named.exit_code == 0 and Path("reg.yaml").read_bytes() == Path(found[0]).read_bytes()
+    assert Path("reg_by_group.yaml").read_bytes() == Path(found[1]).read_bytes() and not Path("reg").exists()
     plain, more = (yaml.safe_load(Path(name).read_text(encoding="utf-8")) for name in found)
     run = read_run(deployed)
     assert plain == registry.record_of(run) and problems(plain, SCHEMA) == []

@@ -81,7 +81,7 @@ def test_what_is_refused_takes_memory_for_its_bytes_only() -> None:
     ("most", "reason"),
     [
         (Ceilings(plan_bytes=100), "bytes: the policy allows at most 100"),
-        (Ceilings(rounds=1), "phases: this plan has 2, the policy allows at most 1 rounds"),
+        (Ceilings(rounds=1), r"rounds: this plan has 2 or more, \[ceilings\] of the policy allow at most 1$"),
         (Ceilings(entries=9), "entries: this plan has 5 clients × 2 phases, the policy allows at most 9"),
     ],
 )

@@ -1,6 +1,7 @@
 """Before a run: a guard lists all that differs, and neither joins nor charges; and what it states, signed."""
 
 import json
+import logging
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -79,10 +80,14 @@ def on_record(folder: Path) -> str:
         return "\n".join(ledger._db.iterdump())
 
 
-def test_a_guard_that_would_join_is_ready_and_puts_nothing_on_record(tmp_path: Path) -> None:
+def test_a_guard_that_would_join_is_ready_and_puts_nothing_on_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     guard = guard_of(tmp_path, ME, **REAL)
     before = on_record(tmp_path)
-    assert found(guard) == {}
+    with caplog.at_level(logging.INFO):
+        assert found(guard) == {}
+    assert caplog.records[-1].getMessage() == "answered: ready"
     assert on_record(tmp_path) == before
     assert joined(guard).kind == "done"
     assert found(guard) == {}  # a resumed run asks again
@@ -109,7 +114,8 @@ def test_a_guard_tells_how_many_of_its_turns_its_budget_allows(tmp_path: Path) -
     assert not rows[0].cut_short
 
 
-def test_everything_that_differs_is_listed_at_once(tmp_path: Path) -> None:
+def test_everything_that_differs_is_listed_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     more: dict[str, Any] = {"unit": "record", "size": 30, "ceilings": {"rounds": 3}, "models": {"mlp": ""}}
     policy_path = policy_of(tmp_path, ME, against="server", hours="08:00-18:00", **more)
     guard = Guard(policy.read(policy_path), lambda: datetime(2026, 1, 1, 20))
@@ -119,6 +125,8 @@ def test_everything_that_differs_is_listed_at_once(tmp_path: Path) -> None:
     assert set(differs) == {
         *("hours", "data set", "model", "size", "budget", "unit", "adversary", "randomness", "ceilings")
     }
+    said = caplog.records[-1].getMessage()  # and its owner reads the same in the log
+    assert said.startswith("answered: ") and all(f"{what}: {differs[what]}" in said for what in differs)
     assert (
         differs["budget"] == "the server counts with epsilon 5 at delta 1e-05, this guard allows 4 at 1e-05"
     )

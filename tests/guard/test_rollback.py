@@ -1,5 +1,6 @@
 """Guards whose ledger went back in time, was lost or damaged notice it, refuse, and draw no noise twice."""
 
+import logging
 import shutil
 import sqlite3
 from contextlib import closing
@@ -423,6 +424,30 @@ def test_a_copy_put_back_beside_the_key_needs_its_owners_word(tmp_path: Path, ro
         guard = started(tmp_path)
         assert rounds_of(guard, 1)[1] == [first]
         guard.close()
+
+
+def test_nothing_is_not_believed_without_the_key_and_other_words_are_named(tmp_path: Path) -> None:
+    guard = started(tmp_path)
+    enter(guard)
+    guard.close()
+    key = home(tmp_path) / "ledger.key"
+    kept = key.read_bytes()
+    key.unlink()
+    with pytest.raises(LedgerError, match="`--recover rounds` if .* and `--recover everything`") as caught:
+        recover(tmp_path, "nothing")
+    assert "ledger.key" in str(caught.value) and "`discretion guard" not in str(caught.value)
+    key.write_bytes(kept)
+    started(tmp_path).close()
+
+
+def test_a_new_ledger_is_in_the_log_with_its_budget(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    started(tmp_path).close()
+    (said,) = [each.getMessage() for each in caplog.records if "new ledger" in each.message]
+    assert "with its whole budget: epsilon 4, delta 1e-05" in said
+    caplog.clear()
+    started(tmp_path).close()
+    assert "new ledger" not in caplog.text
 
 
 def test_a_guard_in_alarm_says_so_when_it_starts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -411,6 +411,21 @@ def test_csv_lists_all_bad_cells(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ("1.234", "'1.234' is not a number with a decimal comma; write thousands without a separator"),
+        ("old", "'old' is not a finite number"),
+    ],
+)
+def test_one_bad_cell_among_decimal_commas(tmp_path: Path, cell: str, said: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"label;x\n1;0,5\n0;{cell}\n")
+    with pytest.raises(DataError) as caught:
+        datasets.load("csv", own=OwnTables(path))
+    assert str(caught.value) == f"{path}: 1 problem to correct:\n  line 3, column x: {said}"
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "the header is empty"),

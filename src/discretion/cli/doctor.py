@@ -37,7 +37,7 @@ def doctor(
     """
     place = [f"clients.where={on}"] if on else []
     with tempfile.TemporaryDirectory(prefix="discretion-") as folder:
-        found = examine(config.read(settings, [*(change or []), *place]), Path(folder) / "run")
+        found = examine(config.read(settings, [*(change or []), *place]), Path(folder) / "run", output.say)
         heard = _asked(found)
     record = {
         "here": [vars(each) for each in found.checks],

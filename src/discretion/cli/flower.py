@@ -48,7 +48,8 @@ def simulate(run: Run, on_round: OnRound) -> None:
         from discretion.flower.simulate import simulate as on_ray
     except ModuleNotFoundError:
         raise InputError(
-            "Flower's simulation is not installed: pip install 'discretion[flower-sim]'"
+            "Flower's simulation is not installed. In the repository, in an environment of its own: "
+            "pip install -c constraints-flower.txt -e '.[flower-sim]'"
         ) from None
 
     guards = run.folder / "guards"

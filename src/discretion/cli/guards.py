@@ -1,6 +1,7 @@
 """Commands for clients that are parties of their own: `guard`, `guards`, `key`."""
 
 import logging
+import shlex
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,7 @@ from discretion.clients.messages import write_key
 from discretion.errors import InputError, LedgerError, MessageError
 from discretion.guard import policy as policies
 from discretion.ledger.keys import Head
-from discretion.report import receipt_page
+from discretion.report import numbers, receipt_page
 from discretion.runs import config
 from discretion.runs.guard_folders import write_guards
 
@@ -157,6 +158,10 @@ def guards(
     clients.key=guards/operator.key`
     """
     wanted = config.read(settings, [*(change or []), *held_out(hold_out)])
-    count = len(write_guards(wanted, out, output.say))
-    message = f"Wrote policies of {count} clients to {out}. Start a guard for each of them."
-    output.answer(json_, {"guards": str(out), "clients": count}, note=message)
+    names = write_guards(wanted, out, output.say)
+    message = (
+        f"Wrote policies of {numbers.count(len(names), 'client')} to {out}. Next, a guard for each: "
+        f"discretion guard {shlex.quote(f'{out}/{names[0]}/GUARD.toml')} and so on, then discretion run "
+        f"{settings} --on guards -c clients.addresses={out}/addresses.toml -c clients.key={out}/operator.key"
+    )
+    output.answer(json_, {"guards": str(out), "clients": len(names)}, note=message)

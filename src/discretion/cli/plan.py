@@ -87,7 +87,7 @@ def population(
 def _counted(source: Path, form: TableForm, hold_out: float) -> dict[str, int]:
     """Return the number of each client's training records in a table, or in the data of a config.toml."""
     if source.suffix != ".toml":
-        return training_sizes(source, hold_out, form)
+        return training_sizes(source, hold_out, form, "--label-column and --client-column")
     settings = config.read(source)
     if found := owner_sizes(load_data(settings, output.say)):
         return found

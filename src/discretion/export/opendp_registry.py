@@ -24,10 +24,14 @@ UNITS = {"client": "Client-level", "record": "Record-level"}
 
 
 def write(folder: Path, out: str) -> list[Path]:
-    """Write a run's record to `out`, and beside it the record with the proposed extension; return both."""
+    """Write a run's record to `out`, and beside it the record with the proposed extension; return both.
+
+    A name without an ending gets .yaml.
+    """
     run = read_run(folder)
     record = record_of(run)
     path = Path(out or f"{_slug(run)}.yaml")
+    path = path if path.suffix else path.with_suffix(".yaml")
     more = path.with_name(f"{path.stem}_by_group{path.suffix}")
     write_safely(path, to_yaml(record).encode())
     write_safely(more, to_yaml(extended(record, run)).encode())

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,7 +53,10 @@ def tool(name: str) -> str:
     """Return the path of a Flower command beside this Python."""
     path = Path(sys.executable).with_name(name)
     if not path.exists():
-        raise InputError(f"{name} is not installed: pip install 'discretion[flower]'")
+        raise InputError(
+            f"{name} is not installed beside {sys.executable}. In the repository, in an environment of its "
+            "own: pip install -c constraints-flower.txt -e '.[flower]'"
+        )
     return str(path)
 
 
@@ -141,7 +145,9 @@ def end_earlier(folder: Path, connection: str, home: str, say: Callable[[str], N
             )
         return done.stdout
 
-    for number, state in _unfinished(flwr("ls", connection, "--format", "json"), name_of(folder)):
+    listed = flwr("ls", connection, "--format", "json")
+    _require_superlink(listed, connection, home)
+    for number, state in _unfinished(listed, name_of(folder)):
         say(f"The SuperLink still has an earlier submission of this run, {number} ({state}); ending it.")
         flwr("stop", number, connection)
     deadline, said = time.monotonic() + ENDING, False
@@ -152,6 +158,26 @@ def end_earlier(folder: Path, connection: str, home: str, say: Callable[[str], N
         if time.monotonic() > deadline:
             raise InputError(f"{folder} is still being run by another process: wait for it, or stop it")
         time.sleep(LOOKING)
+
+
+def _require_superlink(listed: str, connection: str, home: str) -> None:
+    """Raise where `flwr ls` says that it was told nothing: it ends with code 0 then, too."""
+    try:
+        record = json.loads(listed)
+        said = str(record["error-message"]) if record["success"] is False else ""
+    except (ValueError, KeyError, TypeError):
+        return
+    if "unavailable" in said:
+        found = re.search(r"\(([^\s()]+:\d+)\)", said)
+        where = f"at {found[1]}" if found else f"by the connection {connection!r}"
+        made = Path(home).parent if home and (Path(home).parent / "local.json").exists() else None
+        how = f" (discretion flower up {made})" if made else ""
+        raise InputError(
+            f"no SuperLink {where}: start it{how}, or wait until it is back. Then give the command "
+            "again; go on with a run whose folder is made by --resume"
+        )
+    if said:
+        raise InputError(f"flwr ls by the connection {connection!r} fails: {' '.join(said.split())}")
 
 
 def _unfinished(listed: str, name: str) -> list[tuple[str, str]]:

@@ -47,6 +47,7 @@ from discretion.plan.plan import Plan
 from discretion.randomness.sources import heads, run_source
 from discretion.randomness.streams import Purpose, fingerprint
 from discretion.tasks import models
+from discretion.tasks.own_table import unscaled
 from discretion.tasks.schema import schema_of
 from discretion.training.clip import layers_of
 from discretion.training.integer_release import hand_out_on_grid
@@ -99,6 +100,8 @@ class Guard:
         self.tally = OrderTally()
         self._data = own_records(policy.data)
         self._schema = schema_of(self._data)
+        if words := unscaled(self._data.feature_names, self._data.train.inputs):
+            log.warning("%s: %s", policy.client, words)
         records = len(self._data.train.labels)
         self._ledger = open_ledger(policy)
         self._runs: dict[str, Pinned] = {}
@@ -196,6 +199,7 @@ class Guard:
         if not found and self._ledger.joined(order.run) is None:
             allowed, planned = self._ledger.turns(_plan_in(order.joining(), body)[0])
             turns = {"turns": int(allowed[0]), "turns_planned": int(planned[0])}
+        log.info("answered: %s", "; ".join(f"{each.what}: {each.said}" for each in found) or "ready")
         return dump(Differences(differs=found, **turns).model_dump()).encode()
 
     def _problems(self, order: Check, body: bytes, operator: str) -> Iterator[Refusal]:

@@ -1,5 +1,6 @@
 """The ledger in a guard's folder: opened, compared with what others saw of it, copied, recovered."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -10,16 +11,34 @@ from discretion.files import locked, make_folder
 from discretion.guard.policy import Policy
 from discretion.ledger import guard_ledger
 from discretion.ledger.guard_ledger import Charged, GuardLedger, Loss, no_record
-from discretion.ledger.keys import Head
+from discretion.ledger.keys import PUT_BACK, Head
 from discretion.ledger.lifetime import read_lifetime
 from discretion.ledger.statement import SignedStatement, Statement
 from discretion.ledger.store import Signing, now
 from discretion.plan.population import Population
 
+log = logging.getLogger("discretion.guard")
+
+SAY_WHAT = (
+    "So nothing shows that nothing was lost, and `--recover nothing` is refused. Put the newest ledger back "
+    "with its key and its head. Otherwise say `--recover rounds` if every run that was joined is surely on "
+    "record, and `--recover everything` if not; docs/operating.md says what each charges."
+)
+
 
 def open_ledger(policy: Policy) -> GuardLedger:
     """Open the ledger in the policy's folder, or make it."""
+    new = not ledger_path(policy).exists()
     ledger = _open(policy, "kept")
+    if new:
+        log.info(
+            "%s begins a new ledger, %s, with its whole budget: epsilon %g, delta %g. If it ever had "
+            "another, end this guard and put that one back",
+            policy.client,
+            ledger_path(policy),
+            policy.epsilon,
+            policy.delta,
+        )
     if ledger.is_copy:
         ledger.close()
         raise LedgerError(
@@ -100,7 +119,13 @@ def recover(policy: Policy, loss: Loss) -> Charged:
                 repeated = ledger.may_have_repeated
         elif loss != "everything":
             raise LedgerError(no_record(path, loss))
-        with _open(policy, signing) as ledger:
+        try:
+            opened = _open(policy, signing)
+        except LedgerError as problem:
+            if loss == "nothing" and (said := str(problem)).endswith(PUT_BACK):
+                raise LedgerError(said.removesuffix(PUT_BACK) + SAY_WHAT) from None
+            raise
+        with opened as ledger:
             return ledger.recover(loss, repeated)
 
 

@@ -29,7 +29,9 @@ def check_size(most: Ceilings, body: bytes) -> None:
         raise Refusal(UNREADABLE)
     clients, phases = len(record["clients"]), len(record["phases"])
     if phases > most.rounds:
-        raise Refusal(f"phases: this plan has {phases}, the policy allows at most {most.rounds} rounds")
+        raise Refusal(
+            f"rounds: this plan has {phases} or more, [ceilings] of the policy allow at most {most.rounds}"
+        )
     if clients * phases > most.entries:
         raise Refusal(
             f"entries: this plan has {clients} clients × {phases} phases, the policy allows at most "

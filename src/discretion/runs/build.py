@@ -20,7 +20,7 @@ from discretion.runs.config import Config
 from discretion.tasks import datasets, partitions
 from discretion.tasks.datasets import Dataset, OwnTables
 from discretion.tasks.fetch import Report
-from discretion.tasks.own_table import TableForm
+from discretion.tasks.own_table import TableForm, unscaled
 from discretion.tasks.partitions import Partition
 from discretion.training.server_update import Server
 
@@ -31,7 +31,10 @@ GRID_BITS = 20  # of the smallest clip
 
 
 def load_data(config: Config, report: Report | None = None) -> Dataset:
-    """Load the data set that the settings name, with test records as `data.test` says."""
+    """Load the data set that the settings name, with test records as `data.test` says.
+
+    `report` is told of columns of a user's own table that should be scaled, before anything is charged.
+    """
     data = config.data
     if not (data.path or data.test or data.labels or data.scales):
         return datasets.load(data.name, report=report)
@@ -40,7 +43,11 @@ def load_data(config: Config, report: Report | None = None) -> Dataset:
         raise DataError("data.path is empty: records of clients in this process come from a table of yours")
     form = TableForm(data.label_column, data.client_column, data.encoding, data.decimal)
     own = OwnTables(train, test, data.hold_out, form, data.labels, data.scales)
-    return datasets.load(data.name, own=own, report=report)
+    dataset = datasets.load(data.name, own=own, report=report)
+    known = dataset.train if len(dataset.train.labels) else dataset.test
+    if report and (words := unscaled(dataset.feature_names, known.inputs)):
+        report(f"Warning: {words}")
+    return dataset
 
 
 def divide(

@@ -17,6 +17,7 @@ from discretion.runs.places import missing_places
 from discretion.runs.prepare import draft
 from discretion.runs.read import Run
 from discretion.tasks.datasets import Dataset
+from discretion.tasks.fetch import Report
 
 MOST_LABELS = 10  # in one line
 
@@ -40,15 +41,20 @@ class Diagnosis:
         """Raise with everything that was found wrong."""
         wrong = [f"{each.what}: {each.said}" for each in self.checks if not each.holds]
         if wrong:
-            raise InputError("\n  ".join([f"{len(wrong)} things to mend here", *listed(wrong)]))
+            raise InputError(
+                "\n  ".join([f"{len(wrong)} thing{'s' * (len(wrong) > 1)} to mend here", *listed(wrong)])
+            )
 
 
-def examine(config: Config, folder: Path) -> Diagnosis:
-    """Check all that can be checked without asking anybody; nothing is written or charged."""
+def examine(config: Config, folder: Path, report: Report | None = None) -> Diagnosis:
+    """Check all that can be checked without asking anybody; nothing is written or charged.
+
+    `report` is told what is odd about the data.
+    """
     config = config.anchored()
     if missing := missing_places(config):
         return Diagnosis(tuple(LocalCheck("settings", False, each) for each in missing), None)
-    data, dataset = _loaded(config)
+    data, dataset = _loaded(config, report)
     steps: dict[str, Callable[[], str]] = {}
     if config.population.csv and dataset:  # sizes may be counted in the data
         steps["population"] = partial(_population, config, dataset)
@@ -76,9 +82,9 @@ def _tried(what: str, step: Callable[[], str]) -> LocalCheck:
         return LocalCheck(what, False, str(problem))
 
 
-def _loaded(config: Config) -> tuple[LocalCheck, Dataset | None]:
+def _loaded(config: Config, report: Report | None) -> tuple[LocalCheck, Dataset | None]:
     try:
-        data = load_data(config)
+        data = load_data(config, report)
     except DiscretionError as problem:
         return LocalCheck("test data", False, str(problem)), None
     named = ", ".join(data.label_names[:MOST_LABELS])

@@ -283,12 +283,13 @@ def _held_out(owner: Ints, share: float) -> npt.NDArray[np.bool_]:
     return is_test
 
 
-def training_sizes(path: Path, share: float, form: TableForm) -> dict[str, int]:
+def training_sizes(path: Path, share: float, form: TableForm, how: str = "a TableForm") -> dict[str, int]:
     """Return the number of training records of each client in a table, where this share is held out.
 
-    The table is checked as it is for a run, except that public scales and labels are not known.
+    The table is checked as it is for a run, except that public scales and labels are not known. `how` says
+    how columns with other names are named.
     """
-    table = own_table.read_table(path, form, owned=True)
+    table = own_table.read_table(path, form, owned=True, how=how)
     _labelled(table, path, ())
     owners, owner = _numbered(table.clients or ())
     counts = np.bincount(owner[~_held_out(owner, share)])

@@ -12,7 +12,7 @@ import numpy as np
 
 from discretion import spreadsheet
 from discretion.errors import DataError
-from discretion.tasks.readers import Floats, Ints
+from discretion.tasks.readers import Bytes, Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,19 @@ class Table:
 
 USUAL = TableForm()
 MOST_SCALED = 1e6  # size of a feature: with a larger one, every gradient is of that column alone
+_LARGE_SIZE = 10.0  # root mean square of a column; of one that is scaled well it is about 1
+_NAMED = 5  # columns in a warning
 _SAY_SIGN = 'set data.decimal to "," or "."'
 
 
-def read_table(path: Path, form: TableForm = USUAL, owned: bool = False) -> Table:
+def read_table(path: Path, form: TableForm = USUAL, owned: bool = False, how: str = "a TableForm") -> Table:
     """Read a CSV file with a column of labels, optionally of clients, and numbers; report every bad cell.
 
-    `owned`: there must be a column of clients.
+    `owned`: there must be a column of clients. `how` says how columns with other names are named.
     """
     sheet = _sheet(path, form.label, form)
     header = sheet.header
-    _require_header(path, header, form, owned)
+    _require_header(path, header, form, owned, how)
     numeric = [i for i, name in enumerate(header) if name not in (form.label, form.client)]
     try:
         decimal = form.decimal or sheet.decimal_sign([header[i] for i in numeric], _SAY_SIGN)
@@ -94,6 +96,26 @@ def scaled(table: Table, path: Path, scales: Mapping[str, float]) -> Table:
             "the others. Correct the cells, or divide the column by a public number in data.scales"
         )
     return replace(table, features=features.astype(np.float32), scales=divisors)
+
+
+def unscaled(names: Sequence[str], features: Bytes | Floats) -> str:
+    """Return a warning on columns of (n, F) features that are far from a size of 1; else nothing.
+
+    Guarantees:
+        It names columns, and no number that was computed from records.
+    """
+    if not names or not len(features):
+        return ""
+    size = np.sqrt(np.mean(np.square(features, dtype=np.float64), axis=0))
+    if not (large := [name for name, own in zip(names, size, strict=True) if own > _LARGE_SIZE]):
+        return ""
+    more = f" and {len(large) - _NAMED} more" if len(large) > _NAMED else ""
+    return (
+        f"Numbers of {', '.join(large[:_NAMED])}{more} are far from a size of 1 (root mean square above "
+        f"{_LARGE_SIZE:g}): such columns drown the others, training may diverge, and budgets are spent for "
+        "nothing. Divide each by a round number that is known without the records: in data.scales, such as "
+        f"scales = {{ {large[0]} = NUMBER }}, the same in config.toml and in every GUARD.toml."
+    )
 
 
 def ordered(table: Table, path: Path, names: Sequence[str], expected: str) -> Table:
@@ -144,10 +166,14 @@ def _raise(path: Path, problems: Sequence[str]) -> None:
     if problems:
         shown = "\n".join(f"  {problem}" for problem in problems[:20])
         more = f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise DataError(f"{path}: {len(problems)} problems to correct:\n{shown}{more}")
+        raise DataError(f"{path}: {_counted(len(problems), 'problem')} to correct:\n{shown}{more}")
 
 
-def _require_header(path: Path, header: Sequence[str], form: TableForm, owned: bool) -> None:
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _require_header(path: Path, header: Sequence[str], form: TableForm, owned: bool, how: str) -> None:
     needed = {form.label, form.client} if owned else {form.label}
     numeric = set(header) - {form.label, form.client}
     if not needed <= set(header) or not numeric or len(set(header)) < len(header):
@@ -155,7 +181,7 @@ def _require_header(path: Path, header: Sequence[str], form: TableForm, owned: b
         also = "" if owned else f", optionally a column `{form.client}`"
         raise DataError(
             f"{path}: the header is {', '.join(header) or 'empty'}; expected {expected}, at least one "
-            f"column of numbers{also}, and no name twice"
+            f"column of numbers{also}, and no name twice; say what columns are called with {how}"
         )
     if odd := sorted(numeric & {USUAL.label, USUAL.client}):
         raise DataError(
@@ -175,7 +201,10 @@ def _feature(cell: str, decimal: str) -> float:
         value = math.nan
     if abs(value) <= _LARGEST:
         return value
-    raise ValueError(f"{cell!r} is not a finite number{spreadsheet.hint(cell, decimal, _SAY_SIGN)}")
+    if hint := spreadsheet.hint(cell, decimal, _SAY_SIGN):
+        sign = "comma" if decimal == "," else "point"
+        raise ValueError(f"{cell!r} is not a number with a decimal {sign}{hint}")
+    raise ValueError(f"{cell!r} is not a finite number")
 
 
 def to_csv(names: Sequence[str], features: Floats, labels: Sequence[str]) -> str:
