@@ -59,6 +59,7 @@ class AnswersTold(Record):
     """
 
     turnout: Turnout | None
+    nobody_trained: bool
     answered: str  # sentences
     clause: str  # of the sentence that decides
     refusals: dict[
@@ -142,6 +143,10 @@ class EnclosedRun(Run):
     @cached_property
     def turnout(self) -> Turnout | None:
         return self.enclosed.told.turnout
+
+    @property
+    def nobody_trained(self) -> bool:
+        return self.enclosed.told.nobody_trained
 
     @property
     def answered(self) -> str:
@@ -248,7 +253,13 @@ def _told(run: Run) -> AnswersTold:
         reasons = run.why_refused(why for _, why in refusals.values())
         each = [why for why, count in reasons for _ in range(count)]
         refusals = {f"{number}": (0, why) for number, why in enumerate(each, 1)}
-    return AnswersTold(turnout=run.turnout, answered=run.answered, clause=answering([run]), refusals=refusals)
+    return AnswersTold(
+        turnout=run.turnout,
+        nobody_trained=run.nobody_trained,
+        answered=run.answered,
+        clause=answering([run]),
+        refusals=refusals,
+    )
 
 
 def answering(runs: Sequence[Run]) -> str:
