@@ -207,6 +207,13 @@ def test_who_the_adversary_is() -> None:
     assert "against which nothing is promised" in statements.against(plan_of(promise="clients"))["server"]
 
 
+def test_what_integer_noise_is_made_of() -> None:
+    told = statements.noise(plan_of(grid=Grid(2.0**-20, 100)))
+    assert "discrete Gaussian shares that are drawn exactly" in told and "floating-point" not in told
+    told = statements.noise(plan_of("server", "clients", grid=Grid(2.0**-20, 100)))
+    assert "a Gaussian rounded to a grid" in told
+
+
 def test_how_many_may_drop_out() -> None:
     certificate = plan_of(dropout=0.2)
     for text in (statements.protection(certificate), *statements.against(certificate).values()):

@@ -8,15 +8,20 @@ import numpy as np
 import pytest
 
 from discretion.accounting import certify
+from discretion.clients.local_clients import LocalClients
 from discretion.clients.remote import RemoteClients
 from discretion.errors import PlanError
 from discretion.methods import make_plan
-from discretion.plan.plan import Plan
+from discretion.plan.plan import NoiseAt, Plan
 from discretion.plan.population import Population
 from discretion.training.loop import State
 from discretion.training.orders import Order, Shares
 from discretion.training.release import missing_noise
 from support.guarding import (
+    DATA,
+    HOLDINGS,
+    LOCAL,
+    MODEL,
     PEOPLE,
     Direct,
     charged,
@@ -100,6 +105,27 @@ def test_shares_are_larger_where_drop_outs_are_provided_for(tmp_path: Path) -> N
         assert still(plan, folder, present, "discard")[2] == pytest.approx(noise, rel=5 / 650**0.5)
     (tmp_path / "2").mkdir()
     assert still(plan, tmp_path / "2", 2, "discard")[2] == 0
+
+
+@pytest.mark.parametrize("noise_at", ["secure_sum", "clients"])
+def test_on_a_grid_guards_hand_out_whole_numbers(noise_at: NoiseAt, tmp_path: Path) -> None:
+    """The sum is bit for bit the one that a process with the same seed makes."""
+    plan = plan_of(one_pool(2, rate=1.0), noise_at=noise_at, promise="clients").on_grid(2.0**-20, 650)
+    clients = remote(Direct({f"c{i}": guard_of(tmp_path, i, **TRUSTING) for i in range(5)}), plan)
+    order = Order(1, 5, np.zeros(650, np.float32), np.arange(5), np.zeros(5, np.int64))
+    parts = list(clients.updates(order))
+    assert [part.change.dtype for part in parts] == [np.int64] * 5 and all(p.handed_out for p in parts)
+    assert plan.grid is not None
+    std = np.concatenate([part.change for part in parts]).std() * plan.grid.step
+    assert std == pytest.approx(plan.own_noise(plan.phases[0])[0], rel=0.1)
+    (tmp_path / "still").mkdir()
+    guards = {f"c{i}": guard_of(tmp_path / "still", i, **TRUSTING) for i in range(5)}
+    clients, still = remote(Direct(guards), plan), replace(LOCAL, learning_rate=0.0)
+    clients._local = clients._local.model_copy(update={"learning_rate": 0.0})
+    there = trained(plan, clients, tmp_path / "there", shares="top_up")
+    here = trained(plan, LocalClients(DATA, HOLDINGS, MODEL, still), tmp_path / "here")
+    assert here.model.any()
+    np.testing.assert_array_equal(there.model, here.model)
 
 
 def test_shares_and_what_is_missing_are_the_planned_noise_or_more() -> None:

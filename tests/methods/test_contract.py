@@ -13,11 +13,14 @@ import pytest
 
 from discretion.errors import ConfigError
 from discretion.methods import METHODS, method
-from discretion.methods.parameters import Rate, Rounds, UpdateClip
+from discretion.methods.parameters import Dropout, Rate, Rounds, UpdateClip
+from discretion.methods.registry import of_function
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
-from discretion.testing import check_method
+from discretion.testing import Trial, check_method
+from discretion.testing.contract import check
 
+NONE, SOME = {"dropout": 0.0}, {"dropout": 0.4}
 Change = Callable[[Plan], Plan]
 FACTS: dict[str, Any] = {
     **{"title": "Test", "idea": "As DP-FedAvg.", "paper": "none", "reads": "budgets"},
@@ -119,6 +122,55 @@ def test_parameters_count_and_other_settings_keep_budgets_too() -> None:
         check_method(deaf)
     with pytest.raises(AssertionError, match="with another rounds a client spends more than its budget"):
         check_method(careless)
+
+
+def dropping(change: Callable[[Plan, float], Plan]) -> Callable[..., Plan]:
+    """GDPFed with a change to its plans, which knows the share that may drop out."""
+
+    @method(**FACTS | {"noise_at": "secure_sum", "promise": "server"})
+    def plan(
+        population: Population, rounds: Rounds, rate: Rate, clip: UpdateClip, dropout: Dropout = 0.0
+    ) -> Plan:
+        made = METHODS["gdpfed"].plan(population, rounds, rate, clip, dropout=dropout)
+        return change(made, dropout)
+
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda plan, _: replace(plan, dropout=0.0), "the plan has dropout 0.0; expected 0.3"),
+        (
+            lambda plan, share: noise(0.8 if share else 1.0)(plan),
+            "with drop-outs a client spends more than its budget",
+        ),
+        (
+            lambda plan, share: noise(1.2 if share else 1.0)(plan),
+            "with drop-outs no client spends more than 7",
+        ),
+    ],
+)
+def test_drop_outs_are_held_to_the_contract(change: Callable[[Plan, float], Plan], message: str) -> None:
+    trial = Trial(of_function(dropping(change)))
+    with pytest.raises(AssertionError, match=message):
+        check(trial, "drop_outs_are_provided_for")
+    check(Trial(of_function(dropping(lambda plan, _: plan))), "drop_outs_are_provided_for")
+
+
+@pytest.mark.parametrize("name", ["gdpfed", "gdpfed_opc", "gdpfed_plus"])
+def test_a_late_parameter_changes_no_plan_until_it_is_used(name: str) -> None:
+    population, given = Population.of([1.0, 2.0, 4.0], 1e-5, 7), {"rounds": 3, "rate": 0.5, "clip": 1.0}
+    plain, none, some = (METHODS[name].make(population, given | more) for more in ({}, NONE, SOME))
+    assert plain.digest() == none.digest() != some.digest()
+    assert "dropout" not in plain.parameters and some.parameters["dropout"] == 0.4
+
+
+def test_shares_too_small_for_drop_outs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Trial(METHODS["gdpfed"])
+    monkeypatch.setattr(Plan, "shares", lambda plan, phase: phase.holders)
+    with pytest.raises(AssertionError, match="of the clients that stay are less than the noise"):
+        check(trial, "drop_outs_are_provided_for")
 
 
 def test_an_error_of_the_method_itself_names_the_clause() -> None:

@@ -2,13 +2,16 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from discretion.errors import InputError
+from discretion.errors import InputError, PlanError
 from discretion.plan.grid import Grid
+from discretion.plan.phase import Phase
+from discretion.plan.plan import Plan
 from discretion.randomness.discrete import rounded_gaussian
 from discretion.randomness.sources import Cryptographic
 
@@ -80,3 +83,13 @@ def test_a_grid_is_a_power_of_two_and_a_number_of_coordinates() -> None:
     for size in (0, -1, 2.5, math.nan, math.inf):
         with pytest.raises(InputError, match="whole number of coordinates"):
             Grid(0.25, size)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("step", [2.0**-1000, 2.0**1000])
+def test_steps_beyond_all_clips_and_noise_are_refused(step: float) -> None:
+    phase = Phase.one_pool(1, np.ones(2), np.ones(2), 1.0)
+    plan = Plan("made", ("a", "b"), (phase,), noise_at="secure_sum")
+    with pytest.raises(PlanError, match="must stay within 2|must be 0 or at least 12 steps"):
+        replace(plan, grid=Grid(step, 3))
+    grid = Grid(step, 3)
+    assert not np.isnan(grid.made_up(np.array([0.0, 1.0]), np.array([0, 1]), np.array([1, 1]))).any()

@@ -98,7 +98,7 @@ def plans(draw: st.DrawFn) -> Plan:
     accounting = draw(st.sampled_from(get_args(Accounting)))
     fixed_size = accounting == "paper" and noise_at != "steps" and draw(st.booleans())
     quantile = noise_at == "server" and draw(st.booleans())
-    on_grid = noise_at == "server" and not quantile and draw(st.booleans())
+    on_grid = noise_at != "steps" and not quantile and draw(st.booleans())
     positive = st.floats(1e-3, 1e3)
     reading = None
     if noise_at == "steps" and draw(st.booleans()):
@@ -115,6 +115,9 @@ def plans(draw: st.DrawFn) -> Plan:
     parts = tuple(draw(st.lists(of, min_size=1, max_size=3)))
     grid = Grid(2.0 ** draw(st.integers(-10, 3)), draw(st.integers(1, 10**6)))
     fits = all((phase.noise <= grid.most_noise).all() and not phase.own_pools for phase in parts)
+    if noise_at != "server":
+        own = [phase.noise[phase.pool] / np.sqrt(phase.holders) / grid.step for phase in parts]
+        fits = fits and all(((each == 0) | (each >= 12)).all() and each.max() < 2**24 for each in own)
     on_grid = on_grid and fits
     return Plan(
         method=draw(st.sampled_from(["one", "ünïcode"])),
@@ -340,11 +343,14 @@ def test_a_plan_of_nobody_or_of_one_client_twice_is_refused() -> None:
         ({"sampling": "some"}, "sampling must be one of poisson, fixed_size"),
         ({"accounting": "loose"}, "accounting must be one of tight, paper"),
         ({"reading": Reading("norm", 1, 1.0)}, "selection by a statistic (reading) needs noise_at steps"),
-        ({"grid": Grid(0.5, 3), "noise_at": "clients"}, "a grid needs noise_at server"),
-        ({"grid": Grid(0.5, 3), "noise_at": "secure_sum"}, "a grid needs noise_at server"),
+        ({"grid": Grid(0.5, 3), "noise_at": "clients"}, "must be 0 or at least 12 steps"),
+        ({"grid": Grid(0.5, 3), "noise_at": "secure_sum"}, "must be 0 or at least 12 steps"),
+        ({"grid": Grid(0.5, 3), "noise_at": "secure_sum", "dropout": math.nan}, "dropout must be at least 0"),
+        ({"grid": Grid(2.0**-40, 3), "noise_at": "secure_sum"}, "must stay within 2^31 steps"),
+        ({"grid": Grid(0.5, 3), "noise_at": "steps"}, "a grid needs noise in sums of updates"),
         ({"combine": Combine("top_k", (0.5,))}, "top_k needs a share to keep of each pool"),
         ({"sampling": "fixed_size", "accounting": "paper"}, "one rate and clip for all clients"),
-        ({"grid": Grid(0.5, 3), "clipping": Clipping((1, 2))}, "a grid needs noise_at server, flat clipping"),
+        ({"grid": Grid(0.5, 3), "clipping": Clipping((1, 2))}, "clients or secure_sum), flat clipping"),
         ({"grid": Grid(0.5, 3), "clipping": Clipping((), Quantile())}, "needs noise_at server, no grid"),
         ({"noise_at": "clients", "clipping": Clipping((), Quantile())}, "needs noise_at server, no grid"),
         ({"noise_at": "secure_sum", "clipping": Clipping((), Quantile())}, "needs noise_at server, no grid"),

@@ -268,6 +268,43 @@ def test_putting_a_plan_on_a_grid_costs_noise_and_never_privacy(
     assert there.phases[0].noise[0] >= noise
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(0.1, 10.0), min_size=2, max_size=6),
+    st.floats(1.0, 1e3),
+    st.integers(-12, -7),
+    st.integers(1, 1000),
+    st.sampled_from(["clients", "secure_sum"]),
+    st.sampled_from([0.0, 0.3, 0.5]),
+    st.integers(0, 4),
+)
+def test_shares_on_a_grid_cost_noise_and_never_privacy(
+    clip: list[float], noise: float, power: int, size: int, noise_at: NoiseAt, dropout: float, colluding: int
+) -> None:
+    phase = Phase.one_pool(3, np.full(len(clip), 0.5), np.array(clip), noise)
+    dropout = dropout if noise_at == "secure_sum" else 0.0
+    plan = plan_of(phase, noise_at=noise_at, dropout=dropout, colluding=colluding)
+    there = plan.on_grid(2.0**power, size)
+    (on_grid,) = there.phases
+    for who in ADVERSARIES:
+        before, after = plan.view(phase, who), there.view(on_grid, who)
+        np.testing.assert_array_equal(before[0], after[0])
+        assert (after[1] >= before[1]).all()
+    share = there.own_noise(on_grid)[0]
+    unknown = math.sqrt(there.shares(on_grid)[0]) * share  # as the public sees them
+    expected = math.sqrt(unknown**2 - (8 * 2.0**power) ** 2) / there.sensitivity(on_grid)
+    np.testing.assert_allclose(there.view(on_grid, "public")[1], expected, rtol=1e-12)
+    single = math.sqrt(share**2 - (8 * 2.0**power) ** 2) / there.sensitivity(on_grid)
+    np.testing.assert_allclose(there.view(on_grid, "server")[1], single, rtol=1e-9)
+
+
+def test_a_pool_without_noise_gets_none_on_a_grid() -> None:
+    phase = replace(SHARED, noise=np.array([6.0, 0.0]))
+    there = plan_of(phase, noise_at="secure_sum").on_grid(2.0**-6, 9)
+    assert there.phases[0].noise[1] == 0
+    assert there.view(there.phases[0], "public")[1][4] == 0
+
+
 def test_on_a_grid_whoever_cannot_move_the_sum_still_cannot() -> None:
     phase = Phase.one_pool(1, np.ones(2), np.zeros(2), 1.0)
     there = plan_of(phase).on_grid(0.25, 10)

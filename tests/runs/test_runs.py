@@ -511,6 +511,17 @@ def test_integers_through_the_whole_run(small_config: Path, tmp_path: Path) -> N
     assert read_history(run.history).accuracy[-1] > 0.1
 
 
+def test_shares_on_a_grid_through_the_whole_run(small_config: Path, tmp_path: Path) -> None:
+    options = ["plan.method=concert", "plan.integers=true", "plan.rounds=3"]
+    run = make_run(small_config, tmp_path / "run", *options)
+    plan, certificate = plan_and_certificate(run)
+    assert plan.grid is not None and plan.noise_at == certificate.noise_at == "secure_sum"
+    assert plan.own_noise(plan.phases[0]).min() / plan.grid.step > 2**20
+    assert (certificate.spent <= certificate.budget).all() and (certificate.share > 0.98).all()
+    execute(run)
+    assert read_history(run.history).accuracy[-1] > 0.1
+
+
 def test_layers_through_the_whole_run(small_config: Path, tmp_path: Path) -> None:
     run = make_run(small_config, tmp_path / "run", "plan.clipping=per_layer", "plan.rounds=2")
     plan, certificate = plan_and_certificate(run)
@@ -527,7 +538,7 @@ def test_integers_need_clips_and_no_layers(small_config: Path, tmp_path: Path) -
     no_clip = ["plan.method=fedavg", "plan.integers=true", "train.accept_no_privacy=true"]
     with pytest.raises(ConfigError, match="plan.integers needs updates that are clipped"):
         make_run(small_config, tmp_path / "run", *no_clip)
-    with pytest.raises(PlanError, match="a grid needs noise_at server, flat clipping"):
+    with pytest.raises(PlanError, match="a grid needs noise in sums of updates .* flat clipping"):
         make_run(small_config, tmp_path / "run", "plan.integers=true", "plan.clipping=per_layer")
     assert not (tmp_path / "run").exists()
 

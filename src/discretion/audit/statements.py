@@ -53,6 +53,10 @@ GRID = {
     False: "The noise is a Gaussian in floating-point numbers: what the last bits of noise and sums tell "
     "(Mironov 2012) is not proved.",
 }
+SHARES_ON_GRID = (
+    "The noise is a sum of whole numbers, discrete Gaussian shares that are drawn exactly; charged is the "
+    "Gaussian noise that such a sum is made of: what is proved of the Gaussian holds."
+)
 TOGETHER = ("here", "flower-sim")  # where one operator's processes are all clients
 OWN_RECORDS = "records of the clients that were kept for testing"
 ONE_PROCESS = "Where one process plays every party, it draws the clients' noise for them."
@@ -268,7 +272,8 @@ def against(certificate: Certificate) -> dict[Adversary, str]:
 
 def noise(certificate: Certificate) -> str:
     """Return where coins and noise come from, and what is proved of the noise."""
-    told = f"{RANDOMNESS[certificate.randomness]} {GRID[certificate.grid]}"
+    shared = certificate.grid and certificate.noise_at in SHARED
+    told = f"{RANDOMNESS[certificate.randomness]} {SHARES_ON_GRID if shared else GRID[certificate.grid]}"
     return told if certificate.noise_at == "server" else f"{told} {ONE_PROCESS}"
 
 

@@ -18,11 +18,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, TypeAdapter
 
+from discretion.arrays import Ints
 from discretion.errors import InputError, MessageError
 from discretion.files import write_private
 from discretion.jsonfile import Record, dump, read
 from discretion.ledger.heads import MOST_HEADS
 from discretion.ledger.keys import Head
+from discretion.plan.grid import MODULUS
 from discretion.plan.names import allowed
 from discretion.plan.phase import MOST
 from discretion.plan.selection_rules import Rule
@@ -193,14 +195,26 @@ def digest(message: bytes) -> str:
     return hashlib.sha256(message).hexdigest()
 
 
-def to_bytes(numbers: NDArray[np.float32]) -> bytes:
+def to_bytes(numbers: NDArray[np.float32] | Ints) -> bytes:
+    """Return numbers in 4 bytes each: as float32 or, of whole steps of a grid, modulo 2^32."""
+    if numbers.dtype.kind == "i":
+        return (numbers % MODULUS).astype("<u4").tobytes()
     return np.ascontiguousarray(numbers, dtype="<f4").tobytes()
 
 
 def from_bytes(body: bytes, size: int) -> NDArray[np.float32]:
+    return _words(body, size).view("<f4").astype(np.float32)
+
+
+def whole_from_bytes(body: bytes, size: int) -> Ints:
+    """Return (size,) whole steps of a grid, from -2^31 to 2^31 - 1."""
+    return _words(body, size).view("<i4").astype(np.int64)
+
+
+def _words(body: bytes, size: int) -> NDArray[np.uint32]:
     if len(body) != 4 * size:
         raise MessageError(f"expected {size} numbers in {4 * size} bytes, found {len(body)} bytes")
-    return np.frombuffer(body, dtype="<f4").astype(np.float32)
+    return np.frombuffer(body, dtype="<u4")
 
 
 class SignedOrder(NamedTuple):

@@ -143,10 +143,11 @@ class RemoteClients:
             for client, turn in zip(order.clients[asked].tolist(), order.turn[asked].tolist(), strict=True)
         ]
         shares = np.zeros(len(phase.rate), dtype=np.int64)
-        for client, _, change in self._ask(orders, order.model, len(order.model)):
+        whole = self._plan.grid is not None and self._plan.has_shares
+        for client, _, change in self._ask(orders, order.model, len(order.model), whole):
             shares[client] += 1
             yield Updates(np.array([client]), change[None], handed_out=True)
-        if self._plan.noise_at in ("clients", "secure_sum"):
+        if self._plan.has_shares:
             heard.missing = float(missing_noise(self._plan, phase, shares).max())
         new = self._absences.away - self._away_before
         if (
@@ -222,17 +223,22 @@ class RemoteClients:
         }
 
     def _ask(
-        self, orders: Sequence[messages.Train | messages.Read], model: Vector, size: int | None
-    ) -> Iterator[tuple[int, int, Vector]]:
+        self,
+        orders: Sequence[messages.Train | messages.Read],
+        model: Vector,
+        size: int | None,
+        whole: bool = False,
+    ) -> Iterator[tuple[int, int, Vector | Ints]]:
         """Send orders of a round; yield client number, place and numbers of each answer that can be read.
 
-        Answers have `size` numbers, or any number of them. An answer with one that is not finite, which no
-        guard hands out, counts as lost.
+        Answers have `size` numbers, or any number of them, floats or `whole` steps of a grid. An answer with
+        a number that is not finite, which no guard hands out, counts as lost.
         """
         heard, failed = self.heard[-1], Unanswered()
         for place, body in self._exchange.send(orders, messages.to_bytes(model), failed):
             try:
-                numbers = messages.from_bytes(body, len(body) // 4 if size is None else size)
+                read = messages.whole_from_bytes if whole else messages.from_bytes
+                numbers: Vector | Ints = read(body, len(body) // 4 if size is None else size)
             except MessageError:
                 numbers = np.full(1, np.nan, np.float32)
             if not np.isfinite(numbers).all():

@@ -72,7 +72,7 @@ def _adversary_problems(policy: Policy, plan: Plan) -> Iterator[Refusal]:
     if plan.promise != "server" and not policy.trust_server:
         said = "this plan promises nothing against the server, which the policy does not trust"
         yield Refusal(said, what)
-    shared = plan.noise_at in ("clients", "secure_sum") and policy.against != "public"
+    shared = plan.has_shares and policy.against != "public"
     if shared and plan.colluding < policy.colluding:
         said = (
             f"this plan holds against {plan.colluding} colluding clients, not the policy's {policy.colluding}"

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 from torch import nn
 
+from discretion.arrays import Ints
 from discretion.clients import messages
 from discretion.clients.local_clients import LocalClients
 from discretion.clients.messages import (
@@ -49,7 +50,7 @@ from discretion.tasks import models
 from discretion.tasks.schema import schema_of
 from discretion.training.clip import layers_of
 from discretion.training.orders import NoisySteps, Order
-from discretion.training.release import hand_out, hand_out_statistic
+from discretion.training.release import hand_out, hand_out_on_grid, hand_out_statistic
 from discretion.training.server_update import Vector
 
 log = logging.getLogger("discretion.guard")
@@ -355,8 +356,8 @@ class Guard:
         for number in range(len(states) + 1, round_):
             self._ledger.pass_over(run, number)
 
-    def _train(self, run: Pinned, order: Train, model: Vector) -> Vector:
-        """Return (d,) the client's update, clipped and with its noise.
+    def _train(self, run: Pinned, order: Train, model: Vector) -> Vector | Ints:
+        """Return (d,) the client's update, clipped and with its noise; on a grid, in whole steps.
 
         Guarantees:
             For a secure sum the update is noise alone unless the client's own coin says that it takes part.
@@ -380,8 +381,10 @@ class Guard:
         (part,) = run.clients.updates(asked)
         if noisy is not None:
             return np.asarray(part.change[0])
-        layered = layers_of(plan.clipping.layers, run.parameters)
         sources = [source(Purpose.SHARES, me, order.turn)]
+        if plan.grid is not None and plan.has_shares:
+            return np.asarray(hand_out_on_grid(plan.grid, part.change, clip, own, sources)[0])
+        layered = layers_of(plan.clipping.layers, run.parameters)
         return np.asarray(hand_out(part.change, clip, layered, own, sources)[0])
 
     def _read(self, run: Pinned, order: Read, model: Vector) -> Vector:

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from discretion.accounting import noise_multiplier
 from discretion.methods import parameters as given
-from discretion.methods.parts import finite
+from discretion.methods.parts import finite, unknown_noise
 from discretion.methods.privacy_aware import PlannedDraws, explain
 from discretion.methods.registry import record_method, secure_sum_method, secure_sum_plan
 from discretion.methods.solvers.cohorts import even_turns
@@ -45,10 +45,7 @@ def concert(
         given.Positive, Field(description="mean clip of the clients that take part (clipping norm)")
     ],
     average: given.Average = 0.8,
-    dropout: Annotated[
-        given.Part,
-        Field(description="share of the clients that may fail to add their noise shares in a round"),
-    ] = 0.0,
+    dropout: given.Dropout = 0.0,
 ) -> Plan:
     epsilon = finite(population.epsilon)
     rates, _ = shared_noise_rates(epsilon, population.delta, rounds, rate)
@@ -58,8 +55,7 @@ def concert(
     phase = Phase.one_pool(rounds, rates, clips, noise=float((clips * sigmas).max()))
     combine = Combine(average=average)
     made = secure_sum_plan("concert", population.client, (phase,), dropout=dropout, combine=combine)
-    shares = int(made.shares(phase).min())
-    shared = 1 / np.sqrt(1 - min(made.colluding, shares - 1) / shares)  # one share may be known
+    shared = 1 / np.sqrt(unknown_noise(made))
     return replace(made, phases=(replace(phase, noise=phase.noise * shared),))
 
 

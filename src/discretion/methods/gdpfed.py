@@ -20,8 +20,17 @@ from pydantic import Field
 
 from discretion.accounting import noise_multiplier
 from discretion.methods.papers import xu_hu as paper
-from discretion.methods.parameters import Accounting, Groups, MeanRate, Rate, Rounds, Share, UpdateClip
-from discretion.methods.parts import ACCOUNTANTS, finite
+from discretion.methods.parameters import (
+    Accounting,
+    Groups,
+    LateDropout,
+    MeanRate,
+    Rate,
+    Rounds,
+    Share,
+    UpdateClip,
+)
+from discretion.methods.parts import ACCOUNTANTS, finite, unknown_noise
 from discretion.methods.registry import secure_sum_method, secure_sum_plan
 from discretion.methods.solvers import groups as problem
 from discretion.plan import Phase, Population
@@ -39,6 +48,7 @@ def _grouped(
     clip: float,
     groups: int,
     accounting: Accounting,
+    dropout: float,
     optimal: bool,
 ) -> Plan:
     """Return the plan of one sum for each group, with rates by Problem 1 (`optimal`) or equal ones."""
@@ -58,12 +68,16 @@ def _grouped(
         weight, noise = paper.weights(drawn) / cohort, clip * sigma
     else:
         weight = problem.inverse_variance(drawn, sigma, cohort) / cohort
-        unknown = 1 - np.minimum(1, found.size - 1) / found.size  # one share of the noise may be known
-        noise = clip * sigma / np.sqrt(unknown)
+        noise = clip * sigma
     clips = np.full(len(population), clip)
     phase = Phase(rounds, rates[found.member], clips, noise, found.member, weight)
     sampling: Sampling = "fixed_size" if paper_mode else "poisson"
-    return secure_sum_plan("gdpfed", population.client, (phase,), sampling=sampling, accounting=accounting)
+    made = secure_sum_plan(
+        "gdpfed", population.client, (phase,), dropout=dropout, sampling=sampling, accounting=accounting
+    )
+    if paper_mode:
+        return made
+    return replace(made, phases=(replace(phase, noise=noise / np.sqrt(unknown_noise(made))),))
 
 
 @_registered(
@@ -78,8 +92,9 @@ def gdpfed(
     clip: UpdateClip,
     groups: Groups = 3,
     accounting: Accounting = "tight",
+    dropout: LateDropout = 0.0,
 ) -> Plan:
-    return _grouped(population, rounds, rate, clip, groups, accounting, optimal=False)
+    return _grouped(population, rounds, rate, clip, groups, accounting, dropout, optimal=False)
 
 
 @_registered(title="GDPFed-opc", idea="GDPFed, with generous groups asked more often.", order=301)
@@ -90,8 +105,9 @@ def gdpfed_opc(
     clip: UpdateClip,
     groups: Groups = 3,
     accounting: Accounting = "tight",
+    dropout: LateDropout = 0.0,
 ) -> Plan:
-    return _grouped(population, rounds, rate, clip, groups, accounting, optimal=True)
+    return _grouped(population, rounds, rate, clip, groups, accounting, dropout, optimal=True)
 
 
 @_registered(
@@ -110,8 +126,9 @@ def gdpfed_plus(
         Share, Field(description="share of the coordinates kept of the most generous group's sum, k / d")
     ] = KEPT[1],
     accounting: Accounting = "tight",
+    dropout: LateDropout = 0.0,
 ) -> Plan:
-    made = _grouped(population, rounds, rate, clip, groups, accounting, optimal=True)
+    made = _grouped(population, rounds, rate, clip, groups, accounting, dropout, optimal=True)
     kept = np.linspace(kept_low, kept_high, len(made.phases[0].noise))
     by: By = "largest" if accounting == "paper" else "last_step"
     return replace(made, combine=Combine("top_k", tuple(kept.tolist()), by=by))

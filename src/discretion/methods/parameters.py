@@ -36,6 +36,11 @@ Average = Annotated[
         "many times as much as the next; 0: the last model"
     ),
 ]
+Dropout = Annotated[
+    Part, Field(description="share of a pool's clients that may fail to add their noise shares in a round")
+]
+LATE = object()  # in an annotation: plans do not tell the parameter's default, see `tells`
+LateDropout = Annotated[Dropout, LATE]
 
 # clients are drawn, and noise is added to every step on their records
 DrawRate = Annotated[Share, Field(description="draws in a round, as a share of the clients")]
@@ -72,6 +77,13 @@ class MethodParameter:
     def meaning(self) -> str:
         """Return the description of the annotation's Field; empty where it has none."""
         return self._field.description or ""
+
+    def tells(self, value: Any) -> bool:
+        """Return whether a plan tells this value: not if it is the default of a LATE parameter.
+
+        So a parameter that is added to a method changes no plan, digest or seed as long as it is not used.
+        """
+        return LATE not in self._field.metadata or value != self.default
 
     @property
     def expected(self) -> str:

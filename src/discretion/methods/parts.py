@@ -10,7 +10,7 @@ from discretion.accounting.accountant import TIGHT
 from discretion.arrays import Floats, Ints, distinct
 from discretion.methods.papers.opacus import Opacus
 from discretion.plan.phase import Phase, frozen
-from discretion.plan.plan import Accounting
+from discretion.plan.plan import Accounting, Plan
 from discretion.plan.population import Population
 from discretion.plan.steps import Steps
 from discretion.randomness.streams import Purpose, stream
@@ -68,6 +68,17 @@ def _nodes(epsilon: Floats, mine: Ints) -> Ints:
     log = np.log(epsilon[distinct])
     places = np.searchsorted(log, np.linspace(log[0], log[-1], NODES)[1:-1])
     return np.asarray(distinct[np.unique([0, *places.tolist(), len(distinct) - 1])])
+
+
+def unknown_noise(plan: Plan) -> Floats:
+    """Return (P,) the part of each pool's noise variance that colluding clients do not know, in phase 0.
+
+    They know most where as many other clients drop out as are provided for.
+    """
+    phase = plan.phases[0]
+    shares = np.ones(len(phase.noise))
+    shares[phase.pool] = plan.shares(phase)
+    return 1 - np.minimum(plan.colluding, shares - 1) / shares
 
 
 def cohort_of(population: Population, rate: float) -> int:

@@ -107,7 +107,8 @@ class Method(Declaration):
         if not isinstance(made, Plan):
             raise ConfigError(f"{self.name} returned {made!r:.80}; expected a discretion.Plan")
         defaults = {name: each.default for name, each in self.parameters.items()}
-        return replace(made, method=self.name, parameters={**defaults, **given})
+        told = {k: v for k, v in {**defaults, **given}.items() if self.parameters[k].tells(v)}
+        return replace(made, method=self.name, parameters=told)
 
 
 _registered: dict[Planner, Method] = {}

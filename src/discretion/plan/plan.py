@@ -112,9 +112,16 @@ class Plan:
                 f"noise_at {noise_at}, grid {self.grid}",
             ),
             (
-                "a grid needs noise_at server, flat clipping, and pools of several clients",
-                self.grid is None or (noise_at == "server" and pooled),
+                "a grid needs noise in sums of updates (noise_at server, clients or secure_sum), flat "
+                "clipping, and pools of several clients",
+                self.grid is None or (noise_at != "steps" and pooled),
                 f"noise_at {noise_at}, layers {self.clipping.layers}",
+            ),
+            *(
+                rule
+                for phase in phases
+                if self.grid is not None and self.has_shares and 0 <= self.dropout < 1
+                for rule in self.grid.rules_of_shares(phase, self.own_noise(phase))
             ),
             (
                 "noise on a grid must be at most 2^50 steps",
@@ -171,6 +178,11 @@ class Plan:
         return "record" if self.noise_at == "steps" else "client"
 
     @property
+    def has_shares(self) -> bool:
+        """Whether clients add the noise of a sum, each a share of it."""
+        return self.noise_at in ("clients", "secure_sum")
+
+    @property
     def answers_seen(self) -> bool:
         """Whether the server sees each client's answer with that client's own share of the noise."""
         return self.noise_at == "clients" or (self.noise_at == "secure_sum" and self.promise != "server")
@@ -221,11 +233,12 @@ class Plan:
             is taken for none: the server sees answers one by one. An adversary that knows who took part gets
             rate 1; noise that an adversary knows does not count.
             A client that cannot change the sum (clip 0) has an infinite multiplier, unless it sends a bit.
+            Shares on a grid count as the Gaussian noise that their sum is made of (`Grid.continuous`).
         """
         if adversary not in ADVERSARIES:
             raise PlanError(f"found adversary {adversary!r}, expected one of {', '.join(ADVERSARIES)}")
         rate, secret = phase.rate, np.ones(len(phase.rate))  # (N,) share of the noise variance not known
-        if self.noise_at in ("clients", "secure_sum") and adversary != "public":
+        if self.has_shares and adversary != "public":
             shares = self.shares(phase)
             secret = 1 - np.minimum(self.colluding, shares - 1) / shares
             if adversary == "server" and self.answers_seen:
@@ -241,6 +254,8 @@ class Plan:
             rate = np.where(rate > 0, 1.0, 0.0)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             noise = phase.noise[phase.pool] * np.sqrt(secret)
+            if self.grid is not None and self.has_shares:
+                noise = self.grid.continuous(noise)
             multiplier = np.where(sensitivity > 0, noise / sensitivity, math.inf)
             if self.clipping.quantile is not None:
                 # an adversary that knows the noise knows the bits, too
@@ -319,7 +334,10 @@ class Plan:
             clip = phase.clip[phase.clip > 0]
             more = float(np.max(grid.sensitivity(clip) / clip, initial=1.0))
             more *= 1 + ROUNDING  # so that rounding lowers no multiplier, which would overspend a budget
-            phases.append(replace(phase, noise=phase.noise * more))
+            noise = phase.noise * more
+            if self.has_shares:
+                noise = grid.made_up(noise, phase.pool, self.shares(phase))
+            phases.append(replace(phase, noise=noise))
         return replace(self, phases=tuple(phases), grid=grid)
 
     @cached_property

@@ -106,8 +106,9 @@ def discrete_gaussian(size: int, sigma: float, draw: Draw) -> Ints:
         False: that the privacy loss distribution of the Gaussian dominates. Already the total variation
         distance under a change of 1 is larger: it is P(0) here, which exceeds the P(0) of
         `rounded_gaussian`. An accountant that uses privacy loss distributions of the Gaussian must not be
-        used for this sampler; for `rounded_gaussian` it may.
-        Not covered: noise that several clients add in parts, whose sum is no discrete Gaussian.
+        used for this sampler with its own sigma; for `rounded_gaussian` it may.
+        Proved in docs/integer-noise.md: with sqrt(sigma² - 64) in place of sigma it may, and for sums of
+        several such numbers, too, if each has a sigma of at least 12 (`plan.grid.Grid.continuous`).
     """
     exponent = max(0, math.frexp(sigma)[1] - SPLIT)
 

@@ -12,6 +12,7 @@ from discretion.clients.training import LocalTraining, Schedule
 from discretion.errors import ConfigError, DataError, InputError, listed
 from discretion.methods import find, make_plan
 from discretion.plan import budgets
+from discretion.plan.grid_choice import on_finest_grid
 from discretion.plan.plan import Parameter, Plan
 from discretion.plan.population import Population
 from discretion.randomness.streams import Purpose, stream
@@ -183,6 +184,8 @@ def fitted(plan: Plan, config: Config, layers: tuple[int, ...]) -> Plan:
         least = min(float(np.min(p.clip, where=p.clip > 0, initial=np.inf)) for p in plan.phases)
         if not np.isfinite(least):
             raise ConfigError("plan.integers needs updates that are clipped; this plan clips none")
+        if plan.has_shares:
+            return on_finest_grid(plan, sum(layers))
         plan = plan.on_grid(2.0 ** (math.floor(math.log2(least)) - GRID_BITS), sum(layers))
     return plan
 

@@ -108,7 +108,8 @@ def planning_twice_gives_the_same_plan(trial: Trial) -> Iterator[Claim]:
     wanted = trial.given.get("rounds", plan.rounds)
     yield plan.rounds == wanted, f"the plan has {plan.rounds} rounds; expected {wanted}"
     yield plan.accounting == trial.mode, f"the plan says accounting {plan.accounting}; expected {trial.mode}"
-    complete = set(plan.parameters) == set(trial.method.parameters)
+    told = {name for name, each in trial.method.parameters.items() if each.tells(each.default)}
+    complete = told <= set(plan.parameters) <= set(trial.method.parameters)
     yield complete, "the plan lacks some of the method's parameters"
 
 
@@ -271,6 +272,25 @@ def it_says_what_it_is(trial: Trial) -> Iterator[Claim]:
     )
 
 
+def drop_outs_are_provided_for(trial: Trial) -> Iterator[Claim]:
+    """Where a method lets clients drop out, those that stay bring the noise that is certified."""
+    if "dropout" not in trial.method.parameters:
+        return
+    share = 0.3
+    plan = trial.method.make(trial.population, {**trial.given, "dropout": share})
+    yield plan.dropout == share, f"the plan has dropout {plan.dropout}; expected {share}, as it was given"
+    for phase in plan.phases:
+        staying = phase.holders - np.floor(share * phase.holders + 1e-9)
+        brought = np.sqrt(np.maximum(staying, 1)) * plan.own_noise(phase)
+        enough = (brought >= phase.noise[phase.pool] * (1 - 1e-9)).all()
+        yield enough, "the shares of the clients that stay are less than the noise of their pool"
+    if trial.protects:
+        found = certify(plan, trial.population)
+        yield not len(found.overspent), "with drop-outs a client spends more than its budget"
+        used = np.max(found.share[np.isfinite(trial.population.epsilon)], initial=0.0)
+        yield used > USED, f"with drop-outs no client spends more than {used:.1%} of its budget"
+
+
 def any_population_can_be_planned_and_trained(trial: Trial) -> Iterator[Claim]:
     trial.certificate.require(trial.plan, accept_no_privacy=not trial.protects)
     yield not np.isnan(trial.certificate.spent).any(), "the cost of a client is not a number"
@@ -305,6 +325,7 @@ CLAUSES: dict[str, Clause] = {
         zero_updates_come_out_as_the_planned_noise,
         a_resumed_run_ends_with_the_same_model_and_the_certified_cost,
         every_shared_parameter_counts,
+        drop_outs_are_provided_for,
         any_population_can_be_planned_and_trained,
     )
 }

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
+
+from numpy.typing import NDArray
 
 from discretion.arrays import Floats, Ints
 from discretion.plan.selection_rules import Reading
 from discretion.randomness.sources import Source
-from discretion.training.clip import Matrix
 from discretion.training.server_update import Vector
 
 # who adds the noise of a secure sum. here: the process that sums; otherwise clients add shares to their
@@ -49,7 +50,7 @@ class Updates:
     """
 
     clients: Ints  # (k,) client numbers
-    change: Matrix  # (k, d) updates
+    change: NDArray[Any]  # (k, d) float32 updates; int64, in whole steps, if handed out on a grid
     handed_out: bool = False  # whether clients have clipped them and added their own noise
 
 
