@@ -17,6 +17,7 @@ from discretion.audit.canaries import Canaries, ClientGame, Trials
 from discretion.audit.chance_checks import Noise
 from discretion.audit.lower_bound import Claim, Tally
 from discretion.methods import METHODS, make_plan
+from discretion.plan.grid_choice import on_finest_grid
 from discretion.plan.phase import Clipping, Phase
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
@@ -108,11 +109,15 @@ def on_a_grid() -> Plan:
     return plan_of("idp_fedavg").on_grid(2.0**-20, 1000)
 
 
+def shares_on_a_grid() -> Plan:
+    return on_finest_grid(plan_of("concert"), 1000)
+
+
 def from_the_system() -> Plan:
     return replace(plan_of("idp_fedavg"), randomness="cryptographic")
 
 
-PLANS = [with_public_turns, with_closed_pools, in_layers, on_a_grid, from_the_system]
+PLANS = [with_public_turns, with_closed_pools, in_layers, on_a_grid, shares_on_a_grid, from_the_system]
 
 
 @pytest.mark.parametrize("make", PLANS)

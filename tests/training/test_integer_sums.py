@@ -13,8 +13,9 @@ from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
 from discretion.randomness.sources import Seeded, Source
 from discretion.randomness.streams import Purpose, stream
+from discretion.training.integer_release import hand_out_on_grid
 from discretion.training.orders import Updates
-from discretion.training.release import hand_out_on_grid, release
+from discretion.training.release import release
 
 SIZE, STEP = 500, 2.0**-12
 RATE, CLIP = np.array([0.5, 1.0, 0.5, 0.0, 0.5]), np.array([1.0, 2.0, 1.0, 1.0, 1.5])

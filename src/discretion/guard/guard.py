@@ -49,8 +49,9 @@ from discretion.randomness.streams import Purpose, fingerprint
 from discretion.tasks import models
 from discretion.tasks.schema import schema_of
 from discretion.training.clip import layers_of
+from discretion.training.integer_release import hand_out_on_grid
 from discretion.training.orders import NoisySteps, Order
-from discretion.training.release import hand_out, hand_out_on_grid, hand_out_statistic
+from discretion.training.release import hand_out, hand_out_statistic
 from discretion.training.server_update import Vector
 
 log = logging.getLogger("discretion.guard")
