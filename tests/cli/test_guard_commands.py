@@ -447,7 +447,11 @@ def test_a_run_is_resumed_when_no_process_has_it_any_more(
 def test_nothing_is_promised_against_a_server_without_a_secure_sum(here: Path, has_one: bool) -> None:
     settings = config.read(
         here / "config.toml",
-        ["plan.method=concert", "clients.where=guards", f"clients.secure_sum={str(has_one).lower()}"],
+        [
+            "plan.method=concert",
+            "clients.where=guards",
+            f"secure_sum.roster={'roster.json' if has_one else ''}",
+        ],
     )
     people = Population.of([8.0, 8.0, 16.0, 16.0], 1e-3, np.full(4, 30))
     certificate = certify(plan_of(settings, people), people)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from discretion.accounting import certify
-from discretion.clients.messages import Answer, decode_order, digest, encode, verified
+from discretion.clients.messages import Answer, decode_order, digest, encode, sign_answer, verified
 from discretion.clients.training import LocalTraining, Schedule
 from discretion.clients.transport import Sockets
 from discretion.errors import PlanError
@@ -19,6 +19,7 @@ from discretion.training.orders import Order
 from discretion.training.release import missing_noise
 from support.guard_process import Process
 from support.guarding import (
+    KEY,
     PEOPLE,
     Direct,
     charged,
@@ -174,7 +175,7 @@ def test_an_update_that_is_not_finite_brings_no_noise(tmp_path: Path) -> None:
                 message = verified(order).message
                 asked, body = decode_order(message)
                 bad = np.full(650, np.nan, np.float32).tobytes() if asked.kind == "train" else b""
-                yield number, encode(Answer(kind="done", order=digest(message)), bad)
+                yield number, sign_answer(encode(Answer(kind="done", order=digest(message)), bad), KEY)
 
     plan = plan_of(one_pool(2, rate=1.0))
     end = trained(plan, remote(Broken({}), plan), tmp_path / "server")
@@ -211,7 +212,8 @@ def test_statistics_that_do_not_fit_count_as_lost() -> None:
         ) -> Iterator[tuple[int, bytes]]:
             for number, (_, signed) in enumerate(orders):
                 message = verified(signed)[1]
-                yield number, encode(Answer(kind="done", order=digest(message)), b"\0" * (4 + (number == 1)))
+                said = encode(Answer(kind="done", order=digest(message)), b"\0" * (4 + (number == 1)))
+                yield number, sign_answer(said, KEY)
 
     clients = remote(Odd(), plan)
     asked = Order(1, 0, np.zeros(650, np.float32), np.arange(5), np.zeros(5, np.int64))

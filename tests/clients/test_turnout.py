@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from discretion.arrays import Ints
-from discretion.clients.messages import Answer, decode_order, digest, encode, verified
+from discretion.clients.messages import Answer, decode_order, digest, encode, sign_answer, verified
 from discretion.clients.remote import Heard, RemoteClients
 from discretion.clients.turnout import Absences, Turnout, fewest, needed, nobody, orders_until
 from discretion.errors import AnswersError
@@ -16,7 +16,7 @@ from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
 from discretion.plan.selection_rules import Reading
 from discretion.training.orders import Order
-from support.guarding import Direct, guard_of, one_pool, own_pools, plan_of, remote, trained
+from support.guarding import KEY, Direct, guard_of, one_pool, own_pools, plan_of, remote, trained
 
 MODEL = np.zeros(650, np.float32)
 Says = Callable[[str, str], bytes | str | None]  # to a client and an order's kind: numbers, a reason, nothing
@@ -36,9 +36,10 @@ class Told:
             self.sent.append((client, kind))
             said = self.says(client, kind)
             if isinstance(said, bytes):
-                yield number, encode(Answer(kind="done", order=digest(message)), said)
+                yield number, sign_answer(encode(Answer(kind="done", order=digest(message)), said), KEY)
             elif said is not None:
-                yield number, encode(Answer(kind="refused", order=digest(message), reason=said))
+                answer = Answer(kind="refused", order=digest(message), reason=said)
+                yield number, sign_answer(encode(answer), KEY)
 
 
 def zeros(client: str, kind: str) -> bytes:

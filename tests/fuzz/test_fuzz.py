@@ -243,10 +243,11 @@ def test_messages() -> None:
 
     def accept_answer(content: bytes) -> None:
         found, body = messages.decode_answer(content)
-        assert messages.decode_answer(messages.encode(found, body)) == (found, body)
+        again = messages.sign_answer(messages.encode(found, body), guarding.KEY)
+        assert messages.decode_answer(again) == (found, body)
 
     fuzz("order", messages.encode(order, b"1234"), accept_order)
-    fuzz("answer", messages.encode(answer), accept_answer)
+    fuzz("answer", messages.sign_answer(messages.encode(answer), guarding.KEY), accept_answer)
 
 
 LOCAL = messages.Local(

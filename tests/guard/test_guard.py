@@ -486,13 +486,13 @@ JOINS: dict[str, tuple[dict[str, Any], Plan, dict[str, Any], str]] = {
         {"against": "clients"},
         replace(PLAN, promise="clients", noise_at="secure_sum"),
         {},
-        "neither secure_sum nor trust_server",
+        "which the policy does not trust",
     ),
     "a secure sum against the server": (
         {"trust_server": True},
         replace(PLAN, noise_at="secure_sum"),
         {},
-        "this plan does not protect from the server",
+        "GUARD.toml has no [secure_sum]",
     ),
     "bits of clipping": (
         {"against": "clients", "trust_server": True},

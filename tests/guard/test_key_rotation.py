@@ -54,7 +54,7 @@ def test_a_run_goes_on_after_a_rotation_and_repeats_the_same_numbers(tmp_path: P
     before = private(tmp_path)
     new = rotate(tmp_path)
     assert new.is_genuine() and new.key != old.key and private(tmp_path) != before
-    assert [path.name for path in home(tmp_path).glob("*.key*")] == ["ledger.key"]
+    assert [path.name for path in home(tmp_path).glob("ledger.key*")] == ["ledger.key"]
     assert (home(tmp_path) / "ledger.key").stat().st_mode & 0o777 == 0o600
     guard = started(tmp_path)
     assert rounds_of(guard, 1)[1] == [first]
@@ -129,7 +129,7 @@ def test_a_crash_leaves_one_key_that_signs(
     assert (answer.head.key != head.key) == point.endswith("settled")
     guard.close()
     assert rotate(tmp_path).is_genuine()
-    assert [path.name for path in home(tmp_path).glob("*.key*")] == ["ledger.key"]
+    assert [path.name for path in home(tmp_path).glob("ledger.key*")] == ["ledger.key"]
 
 
 def test_only_who_has_the_old_key_rotates_it_and_only_at_rest(tmp_path: Path) -> None:

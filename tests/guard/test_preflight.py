@@ -22,6 +22,7 @@ from discretion.clients.messages import (
     encode,
     public_bytes,
     sign,
+    sign_answer,
 )
 from discretion.clients.readiness import NO_ANSWER
 from discretion.guard import policy
@@ -299,7 +300,7 @@ def test_a_statement_that_does_not_count_is_named(
 
     class Forging:
         def exchange(self, orders: Any, timeout: float) -> Any:
-            yield 0, encode(answer, forged)
+            yield 0, sign_answer(encode(answer, forged), KEY)
 
     (found_,) = ask_for_statements(Exchange(Forging(), KEY, 5.0), "r", PLAN.digest(), ["c1"], 5.0)
     assert found_.signed is None and why in found_.forged

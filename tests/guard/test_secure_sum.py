@@ -1,4 +1,4 @@
-"""Plans for a secure sum behind guards: all add shares, updates by own coins; drop-outs cost no noise."""
+"""Plans for a secure sum whose server is trusted: all add shares, by own coins; drop-outs cost no noise."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +40,8 @@ NOISE = 20.0
 
 
 def secure(rounds: int, rate: float = 0.5, noise: float = NOISE, **more: Any) -> Plan:
-    return plan_of(one_pool(rounds, noise, rate), noise_at="secure_sum", **more)
+    """A plan by which the server is trusted; test_summing_guards.py has those by which it is not."""
+    return plan_of(one_pool(rounds, noise, rate), noise_at="secure_sum", promise="clients", **more)
 
 
 def still(
@@ -157,13 +158,3 @@ def test_concert_provides_for_drop_outs_within_budgets() -> None:
     assert (spent <= population.epsilon).all() and (spent > 0.99 * population.epsilon).all()
     (more,), (less,) = plan.phases, make_plan("concert", population, options).phases
     assert more.noise[0] / less.noise[0] == pytest.approx((21 / 20) ** 0.5 / (30 / 29) ** 0.5)
-
-
-def test_a_guard_with_a_secure_sum_joins_against_the_server(tmp_path: Path) -> None:
-    plan = cryptographic(secure(2))
-    settings = {"test_seed": None, "secure_sum": True}
-    clients = remote(Direct({f"c{i}": guard_of(tmp_path, i, **settings) for i in range(5)}), plan)
-    assert clients.join() == {}
-    (tmp_path / "none").mkdir()
-    refused = remote(Direct({"c0": guard_of(tmp_path / "none", 0, test_seed=None)}), plan).join()
-    assert "without a secure sum" in refused["c0"]

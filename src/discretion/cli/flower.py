@@ -12,7 +12,7 @@ from discretion.cli.guards import HoldOut, held_out
 from discretion.errors import InputError
 from discretion.runs import config, preflight
 from discretion.runs.execute import OnRound, Progress
-from discretion.runs.guard_folders import write_guards
+from discretion.runs.guard_folders import ROSTER, write_guards
 from discretion.runs.read import Run
 
 flower = typer.Typer(
@@ -75,11 +75,12 @@ def init(
     wanted = config.read(settings, [*(change or []), *held_out(hold_out)])
     names = write_guards(wanted, out, output.say, cluster.FILES)
     cluster.write(out, names, port)
+    sums = f" -c secure_sum.roster={out / ROSTER}" if (out / ROSTER).exists() else ""
     output.answer(
         json_,
         {"flower": str(out), "clients": len(names), "port": port},
         note=f"Wrote {out}. Next: discretion flower up {out}, then discretion run {settings} --on flower -c "
-        f"clients.home={out}/flower -c clients.key={out}/operator.key",
+        f"clients.home={out}/flower -c clients.key={out}/operator.key{sums}",
     )
 
 

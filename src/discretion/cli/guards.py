@@ -1,5 +1,6 @@
-"""Commands for clients that are parties of their own: `guard`, `guards`, `key`."""
+"""Commands for clients that are parties of their own: `guard`, `guards`, `key`, `roster`."""
 
+import json
 import logging
 from enum import Enum
 from pathlib import Path
@@ -9,13 +10,15 @@ from typer import Argument, Option
 
 from discretion.audit import receipts
 from discretion.cli import Json, Override, output
-from discretion.clients.messages import write_key
+from discretion.clients.messages import read_key, write_key
 from discretion.errors import InputError, LedgerError, MessageError
+from discretion.files import read_text, trying_to
 from discretion.guard import policy as policies
 from discretion.ledger.keys import Head
 from discretion.report import receipt_page
 from discretion.runs import config
-from discretion.runs.guard_folders import write_guards
+from discretion.runs.guard_folders import ROSTER, write_guards
+from discretion.secure_sum.roster import Contact, Roster, contact_text, operators_roster, roster_text
 
 
 class Lost(Enum):
@@ -49,20 +52,32 @@ def guard(
     rotate_key: Annotated[
         bool, Option("--rotate-key", help="Replace the key that signs the ledger, and do not start.")
     ] = False,
+    contact: Annotated[
+        bool,
+        Option("--contact", help="Print the guard's public keys, for the others' rosters, and do not start."),
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Guard one client's data and budget: answer a server's orders on a Unix socket, or refuse them.
 
     Examples: `discretion guard GUARD.toml`, `discretion guard GUARD.toml --show` (digests of the models),
+    `discretion guard GUARD.toml --contact > hospital-a.json` (for `discretion roster`),
     `discretion guard GUARD.toml --backup copy.sqlite`, `discretion guard GUARD.toml --recover rounds` (rounds
     of runs that the ledger has on record were lost; everything: runs, too; nothing: it is a false alarm)
     """
     from discretion.guard import own_ledger, serve
     from discretion.guard.data import own_records
+    from discretion.guard.identity import own_keys
     from discretion.tasks import models
 
     said = policies.read(policy)
-    asked = {"--show": show, "--backup": backup, "--receipt": receipt, "--recover": recover}
+    asked = {
+        "--show": show,
+        "--contact": contact,
+        "--backup": backup,
+        "--receipt": receipt,
+        "--recover": recover,
+    }
     if len(given := [name for name, value in asked.items() if value]) > 1:
         raise InputError(f"found {' and '.join(given)}, expected one of them: give them one after the other")
     if show:
@@ -73,6 +88,9 @@ def guard(
         lines = [f"client {said.client} with {records} records"]
         lines += [f"model {name}: {digest}" for name, digest in digests.items()]
         return output.answer(json_, record, note="\n".join(lines))
+    if contact:
+        text = contact_text(own_keys(Path(said.folder)).contact(said.client))
+        return output.answer(json_, json.loads(text), text.rstrip())
     if backup is not None:
         own_ledger.back_up(said, backup)
         return output.answer(json_, {"backup": str(backup)}, note=f"Copied the ledger to {backup}.")
@@ -124,6 +142,46 @@ def key(
     output.answer(json_, {"key": str(path), "public": public}, public)
 
 
+def roster(
+    contacts: Annotated[
+        list[Path],
+        Argument(
+            metavar="CONTACT…", help="What `discretion guard GUARD.toml --contact` printed for each client."
+        ),
+    ],
+    out: Annotated[Path, Option("--out", "-o", help="Where to write it.")] = Path("roster.json"),
+    consortium: Annotated[
+        Path | None,
+        Option(metavar="KEY", help="Sign it with this key, as `discretion key` makes it."),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Put clients' public keys together to a roster, for secure sums.
+
+    Owners who made no key to sign it compare the printed identity keys with each other, by a way that the
+    operator cannot change, and write them in [secure_sum.owners] of GUARD.toml.
+
+    Example: `discretion roster hospital-a.json hospital-b.json hospital-c.json --consortium consortium.key`
+    """
+    if out.exists():
+        raise InputError(f"{out} exists already: give another name, or delete it")
+    known: dict[str, Contact] = {}
+    for path in contacts:
+        try:
+            found = operators_roster(read_text(path)).contacts
+        except InputError as problem:
+            raise InputError(f"{path}: {problem}") from None
+        if twice := sorted(known.keys() & found.keys()):
+            raise InputError(f"{path}: {twice[0]} came before: give one contact of each client")
+        known |= found
+    text = roster_text(Roster(known), read_key(consortium) if consortium else None)
+    with trying_to("write", out):
+        out.write_text(text, encoding="utf-8")
+    identities = {name: known[name].identity.hex() for name in sorted(known)}
+    lines = [f"{name} {key}" for name, key in identities.items()]
+    output.answer(json_, {"roster": str(out), "identities": identities}, "\n".join(lines))
+
+
 HoldOut = Annotated[
     float | None,
     Option(
@@ -154,9 +212,11 @@ def guards(
 
     Example: `discretion guards config.toml --out guards`, then `discretion guard guards/c0/GUARD.toml` and so
     on for each, then `discretion run config.toml --on guards -c clients.addresses=guards/addresses.toml -c
-    clients.key=guards/operator.key`
+    clients.key=guards/operator.key`; with `-c secure_sum.roster=guards/roster.json`, too, for a secure sum
     """
     wanted = config.read(settings, [*(change or []), *held_out(hold_out)])
     count = len(write_guards(wanted, out, output.say))
     message = f"Wrote policies of {count} clients to {out}. Start a guard for each of them."
+    if (out / ROSTER).exists():
+        message += f" They take part in secure sums: run with -c secure_sum.roster={out / ROSTER}"
     output.answer(json_, {"guards": str(out), "clients": count}, note=message)

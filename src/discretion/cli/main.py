@@ -59,7 +59,7 @@ for command in (
     *(methods.methods, methods.data, plan.population, plan.plan, plan.check),
     *(watch.show, watch.watch, report.report, report.compare, watch.export),
     *(report.verify, audit.audit, report.receipt, ledger.ledger, budgets.budgets, run.replan),
-    *(guards.guard, guards.guards, guards.key, doctor.doctor, experiments.experiment),
+    *(guards.guard, guards.guards, guards.key, guards.roster, doctor.doctor, experiments.experiment),
 ):
     app.command()(command)
 app.add_typer(flower.flower, name="flower")

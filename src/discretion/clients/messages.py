@@ -1,9 +1,10 @@
 """Messages between servers and guards: JSON headers, raw numbers, signed orders. No pickle.
 
 An order is a public key (32 bytes), its signature (64 bytes), the heads of the guard's ledger that the server
-knows (their length in 4 bytes, then JSON), and a message; an answer is a message. A message is the length of
-its header (4 bytes), the header in JSON, and a body: a plan, or float32 numbers. An order that is sent again
-is the same message, whatever heads are known by then.
+knows (their length in 4 bytes, then JSON), and a message; an answer is the guard's public identity key (32
+bytes), its signature (64 bytes) and a message. A message is the length of its header (4 bytes), the header in
+JSON, and a body: a plan, numbers of 4 bytes each, or what `secure_sum` makes. An order that is sent again is
+the same message, whatever heads are known by then.
 """
 
 import hashlib
@@ -34,6 +35,7 @@ KEY, SIGNATURE = 32, 64
 LONGEST_HEADER = 2**20  # names of a table's columns included
 LONGEST_HEADS = 2**14
 CONTEXT = b"discretion order 2\n"  # a signature made for another purpose is not valid for an order
+ANSWERED = b"discretion answer 1\n"  # nor for an answer
 
 Name = Annotated[str, AfterValidator(allowed)]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
@@ -75,6 +77,7 @@ class Joining(OrderHeader):
     shapes: Digest  # of the model's parameters
     records: Schema  # what the server takes the client's records for
     local: Local
+    roster: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""  # digest; empty: no secure sum
 
 
 class Join(Joining):
@@ -120,6 +123,14 @@ class Read(OrderHeader):
     noise: float  # standard deviation of the client's noise
 
 
+class Survivors(OrderHeader):
+    """Asks a member of a secure sum's committee for the masks of clients, whose letters are the body."""
+
+    kind: Literal["survivors"] = "survivors"
+    round: Whole
+    pool: Whole
+
+
 class Finish(OrderHeader):
     """Says that a run is finished after `rounds` rounds."""
 
@@ -149,8 +160,8 @@ class Differences(Record):
 class Answer(Record):
     """Answer of a guard.
 
-    The body has the numbers of an update or a statistic; what was found, of a check; a statement, of a
-    declare order; or it is empty.
+    The body has the numbers of an update or a statistic; a contribution to a secure sum, or the sum of masks;
+    what was found, of a check; a statement, of a declare order; or it is empty.
     """
 
     kind: Literal["done", "refused"]
@@ -159,7 +170,7 @@ class Answer(Record):
     head: Head | None = None  # of the guard's ledger, once the order is done
 
 
-AnyOrder = Join | Check | Train | Read | Finish | Declare
+AnyOrder = Join | Check | Train | Read | Survivors | Finish | Declare
 _ORDER: TypeAdapter[AnyOrder] = TypeAdapter(Annotated[AnyOrder, Field(discriminator="kind")])
 _ANSWER = TypeAdapter(Answer)
 _HEADS = TypeAdapter(Annotated[list[Head], Field(max_length=MOST_HEADS)])
@@ -174,7 +185,22 @@ def decode_order(message: bytes) -> tuple[AnyOrder, bytes]:
     return _framed(message, LONGEST_HEADER, _ORDER, "an order of Discretion")
 
 
-def decode_answer(message: bytes) -> tuple[Answer, bytes]:
+def sign_answer(message: bytes, identity: Ed25519PrivateKey) -> bytes:
+    return public_bytes(identity) + identity.sign(ANSWERED + message) + message
+
+
+def signer(answer: bytes) -> str:
+    """Return the public key, in hex, by which `decode_answer` finds an answer signed."""
+    return answer[:KEY].hex()
+
+
+def decode_answer(signed: bytes) -> tuple[Answer, bytes]:
+    """Return a guard's answer and its body; raise where the key in front did not sign them.
+
+    Guarantees:
+        Order, kind, reason, head and body are all signed; no other signature of a guard is one of an answer.
+    """
+    message = _content(signed, ANSWERED)
     return _framed(message, LONGEST_HEADER, _ANSWER, "a guard's answer")
 
 
@@ -235,13 +261,18 @@ def verified(signed: bytes) -> SignedOrder:
     Guarantees:
         Every byte of message and heads is signed, and a signature made for another purpose is not accepted.
     """
+    heads, message = _framed(_content(signed, CONTEXT), LONGEST_HEADS, _HEADS, "a list of heads")
+    return SignedOrder(signed[:KEY].hex(), message, heads)
+
+
+def _content(signed: bytes, context: bytes) -> bytes:
+    """Return what follows key and signature; raise unless it is what the key signed, for this purpose."""
     key, signature, content = signed[:KEY], signed[KEY : KEY + SIGNATURE], signed[KEY + SIGNATURE :]
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(signature, CONTEXT + content)
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, context + content)
     except (InvalidSignature, ValueError):
         raise MessageError("the signature does not match message and key") from None
-    heads, message = _framed(content, LONGEST_HEADS, _HEADS, "a list of heads")
-    return SignedOrder(key.hex(), message, heads)
+    return content
 
 
 def public_bytes(key: Ed25519PrivateKey) -> bytes:

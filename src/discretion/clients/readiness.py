@@ -12,6 +12,10 @@ from discretion.jsonfile import read
 SHARED = frozenset({"data set", "labels", "features", "scaling", "model"})  # the same for all, or no model
 MOST_REASONS, LONGEST = 20, 500  # of a guard; characters of each
 NO_ANSWER = "did not answer: its guard is not running, or cannot be reached"
+STRANGE = (
+    "the answer is signed by {}…, which is not the client's identity key: somebody else answers in its name, "
+    "or its owner made a new one. Ask the owner, and put the true contact into secure_sum.roster"
+)
 UNREADABLE = "answered what cannot be read: server and guards need the same version of Discretion"
 _FOUND = TypeAdapter(messages.Differences)
 
@@ -39,6 +43,8 @@ def ask_all(
     failed, said = Unanswered(), dict[int, Readiness]()
     for place, body in exchange.send(orders, plan, failed, timeout) if orders else ():
         said[place] = Readiness(orders[place].client, True, _differs(body))
+    for place, key in failed.strange.items():
+        said[place] = Readiness(orders[place].client, False, (("key", STRANGE.format(key[:8])),))
     for place, reason in failed.refused.items():
         said[place] = Readiness(orders[place].client, True, (("refused", reason[:LONGEST]),))
     away = (("away", NO_ANSWER),)

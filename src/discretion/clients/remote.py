@@ -1,9 +1,9 @@
 """Remote clients, each behind its own guard: signed orders out, answers or refusals back."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -12,6 +12,7 @@ from discretion.arrays import Ints
 from discretion.clients import messages
 from discretion.clients.exchange import Exchange, Unanswered
 from discretion.clients.readiness import Readiness, ask_all
+from discretion.clients.summing import Summing, contribution_of
 from discretion.clients.training import LocalTraining
 from discretion.clients.transport import Transport
 from discretion.clients.turnout import MAJORITY, Absences, Turnout, expected_orders, needed
@@ -21,6 +22,8 @@ from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
 from discretion.plan.population import Population
 from discretion.plan.selection_rules import NUMBERS, Reading
+from discretion.secure_sum.contribution import Contribution
+from discretion.secure_sum.roster import Roster
 from discretion.tasks.schema import Schema
 from discretion.training.orders import Order, Statistics, Updates
 from discretion.training.release import missing_noise
@@ -28,6 +31,8 @@ from discretion.training.server_update import Vector
 
 AGAIN = 30.0  # seconds for a client that did not answer before
 LONGEST_REASON = 200  # characters of a reason in an error
+
+Found = TypeVar("Found")
 
 
 @dataclass
@@ -43,6 +48,9 @@ class Heard:
     expected: int = 0  # clients that the round may ask; 0: not counted
     answering: int = 0  # of these, clients that are not away
     enough: bool = True  # False: the run stopped here, before the model moved
+    masked: dict[str, str] = field(
+        default_factory=dict
+    )  # why a pool's secure sum stayed masked, by its number
 
     @property
     def turnout(self) -> Turnout | None:
@@ -60,9 +68,10 @@ class RemoteClients:
         In a round after whose orders fewer than `least_answers` of the clients that it may ask are left,
         nothing is released: `AnswersError`. Which clients are away depends on no coin of a client that
         answers (`Absences`).
-        This is not a secure sum: the server sees each answer to a plan for a secure sum alone, and nothing is
-        promised against the server. Guards join such plans only if their policy trusts the server, or says
-        that a secure sum is provided by other means.
+        Of a plan for a secure sum that promises against the server, this process sees sums of pools alone:
+        guards answer with contributions, and the committee takes the masks off (`Summing`). Where a pool's
+        sum stays masked, nothing of it comes out, and why is on record. A plan for a secure sum that promises
+        nothing against the server is answered client by client.
     """
 
     def __init__(
@@ -80,13 +89,17 @@ class RemoteClients:
         timeout: float = 600.0,
         heads: KnownHeads | None = None,
         least_answers: float = MAJORITY,
+        roster: Roster | None = None,
     ) -> None:
         if plan.sampling == "fixed_size" or plan.clipping.quantile is not None:
             raise PlanError(
                 "guards accept no plan with quantile clipping or with a fixed number of clients in a round: "
                 "plan with fixed clips and Poisson sampling (an independent coin for each client)"
             )
-        self._exchange, self._least = Exchange(transport, key, timeout, heads), least_answers
+        contacts = roster.contacts if roster else {}
+        identities = {name: contact.identity.hex() for name, contact in contacts.items()}
+        self._exchange, self._least = Exchange(transport, key, timeout, heads, identities), least_answers
+        self._summing = Summing(plan, roster, run, self._exchange) if plan.summed else None
         self._plan, self._population, self._run = plan, population, run
         self._model, self._shapes, self._records = model, shapes, records
         self._local = messages.Local(**asdict(local))
@@ -143,10 +156,10 @@ class RemoteClients:
             for client, turn in zip(order.clients[asked].tolist(), order.turn[asked].tolist(), strict=True)
         ]
         shares = np.zeros(len(phase.rate), dtype=np.int64)
-        whole = self._plan.grid is not None and self._plan.has_shares
-        for client, _, change in self._ask(orders, order.model, len(order.model), whole):
-            shares[client] += 1
-            yield Updates(np.array([client]), change[None], handed_out=True)
+        parts = self._summed if self._summing else self._one_by_one
+        for part in parts(orders, order, phase):
+            shares[part.clients] += 1
+            yield part
         if self._plan.has_shares:
             heard.missing = float(missing_noise(self._plan, phase, shares).max())
         new = self._absences.away - self._away_before
@@ -156,6 +169,39 @@ class RemoteClients:
         ):
             self._roll_call()
         self._require_enough()
+
+    def _one_by_one(self, orders: Sequence[messages.Train], order: Order, phase: Phase) -> Iterator[Updates]:
+        """Yield each client's answer."""
+        size = len(order.model)
+        whole = self._plan.grid is not None and self._plan.has_shares
+
+        def read(place: int, body: bytes) -> Vector | Ints:
+            return messages.whole_from_bytes(body, size) if whole else _finite(body, size)
+
+        for place, change in self._ask(orders, order.model, read):
+            yield Updates(np.array([self._number[orders[place].client]]), change[None], handed_out=True)
+
+    def _summed(self, orders: Sequence[messages.Train], order: Order, phase: Phase) -> Iterator[Updates]:
+        """Yield each pool's secure sum; where one stays masked, note why."""
+        assert self._summing is not None
+        heard = self.heard[-1]
+        pools = [int(phase.pool[self._number[each.client]]) for each in orders]
+        terms = {pool: self._summing.terms(order.round, pool) for pool in sorted(set(pools))}
+        came: dict[int, list[Contribution]] = {pool: [] for pool in terms}
+
+        def read(place: int, body: bytes) -> Contribution:
+            return contribution_of(orders[place].client, body, terms[pools[place]])
+
+        for place, found in self._ask(orders, order.model, read):
+            came[pools[place]].append(found)
+        for pool, contributions in came.items():
+            try:
+                total = self._summing.unmasked(terms[pool], contributions)
+            except AnswersError as problem:
+                heard.masked[str(pool)] = str(problem)
+                continue
+            who = np.array(sorted(self._number[each.letter.sender] for each in contributions))
+            yield Updates(who, total[None], handed_out=True, summed=True)
 
     def statistics(self, order: Order, reading: Reading) -> Statistics:
         phase, _, asked = self._begin(order)
@@ -170,9 +216,13 @@ class RemoteClients:
             )
             for client in order.clients[asked].tolist()
         ]
+
+        def some(place: int, body: bytes) -> Vector:
+            return _finite(body, len(body) // 4)
+
         found = {
             int(asked[place]): numbers.astype(np.float64)
-            for _, place, numbers in self._ask(orders, order.model, None)
+            for place, numbers in self._ask(orders, order.model, some)
         }
         wide = Counter(len(row) for row in found.values() if len(row) >= NUMBERS[reading.rule])
         width = wide.most_common(1)[0][0] if wide else 1
@@ -220,32 +270,28 @@ class RemoteClients:
             "shapes": self._shapes,
             "records": self._records,
             "local": self._local,
+            "roster": self._summing.roster if self._summing else "",
         }
 
     def _ask(
         self,
         orders: Sequence[messages.Train | messages.Read],
         model: Vector,
-        size: int | None,
-        whole: bool = False,
-    ) -> Iterator[tuple[int, int, Vector | Ints]]:
-        """Send orders of a round; yield client number, place and numbers of each answer that can be read.
+        read: Callable[[int, bytes], Found],
+    ) -> Iterator[tuple[int, Found]]:
+        """Send orders of a round; yield the place of each answer that `read` can read, and what it finds.
 
-        Answers have `size` numbers, or any number of them, floats or `whole` steps of a grid. An answer with
-        a number that is not finite, which no guard hands out, counts as lost.
+        An answer that cannot be read counts as lost.
         """
         heard, failed = self.heard[-1], Unanswered()
         for place, body in self._exchange.send(orders, messages.to_bytes(model), failed):
             try:
-                read = messages.whole_from_bytes if whole else messages.from_bytes
-                numbers: Vector | Ints = read(body, len(body) // 4 if size is None else size)
+                found = read(place, body)
             except MessageError:
-                numbers = np.full(1, np.nan, np.float32)
-            if not np.isfinite(numbers).all():
                 failed.lost.add(place)
                 continue
             heard.answered += 1
-            yield self._number[orders[place].client], place, numbers
+            yield place, found
         heard.refused |= {orders[place].client: why for place, why in failed.refused.items()}
         heard.lost += len(failed.lost)
         refused, lost = (
@@ -292,3 +338,11 @@ class RemoteClients:
             f"{len(heard.refused)} refused{often}. Start the guards, or settle with their owners why they "
             "refuse, and resume the run. If clients left for good, plan the rest without them (replan)."
         )
+
+
+def _finite(body: bytes, size: int) -> Vector:
+    """Return (size,) numbers; raise `MessageError` where one is not finite, which no guard hands out."""
+    numbers = messages.from_bytes(body, size)
+    if not np.isfinite(numbers).all():
+        raise MessageError("found a number that is not finite")
+    return numbers

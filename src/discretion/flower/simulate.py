@@ -21,6 +21,7 @@ from discretion.guard import policy
 from discretion.guard.guard import Guard
 from discretion.runs import preflight
 from discretion.runs.execute import OnRound, execute
+from discretion.runs.guard_folders import ROSTER
 from discretion.runs.read import Run
 
 MOST_GUARDS = 256  # kept open in a process
@@ -49,9 +50,11 @@ def simulate(run: Run, guards: Path, on_round: OnRound) -> None:
         return Message(packed(answer(here, unpacked(message))), reply_to=message)
 
     def serve(grid: Grid, context: Context) -> None:
-        key = f"clients.key={here / 'operator.key'}"
+        given = [f"clients.key={here / 'operator.key'}"]
+        if (here / ROSTER).exists():
+            given.append(f"secure_sum.roster={here / ROSTER}")
         transport, tell = FlowerTransport(grid, simulated=clients), partial(preflight.write, run.files)
-        execute(run, on_round, transport=transport, overrides=[key], tell=tell)
+        execute(run, on_round, transport=transport, overrides=given, tell=tell)
 
     nodes, server = ClientApp(), ServerApp()
     nodes.train()(play)

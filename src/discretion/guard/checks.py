@@ -31,11 +31,10 @@ def plan_problems(policy: Policy, plan: Plan, me: int) -> Iterator[Refusal]:
     """Yield why the policy does not allow such a plan, whatever its privacy cost.
 
     Guarantees:
-        A plan that promises protection against a weaker adversary than the policy's is refused. A plan that
-        needs a secure sum promises nothing against the server where the policy has no secure sum.
+        A plan that promises protection against a weaker adversary than the policy's is refused.
         A plan by which the server sees updates without the client's own noise, or with a share of noise that
-        does not protect the client alone, is refused unless the policy trusts the server, or has a secure
-        sum and the plan needs only that.
+        does not protect the client alone, is refused unless the policy trusts the server. To plans for a
+        secure sum that promise against the server, guards answer by `OwnSums` alone.
         A plan that protects another unit, or holds against fewer colluding clients, is refused.
         The privacy cost of the plan's noise is checked by the ledger, not here.
     """
@@ -62,13 +61,6 @@ def _adversary_problems(policy: Policy, plan: Plan) -> Iterator[Refusal]:
     if ADVERSARIES.index(plan.promise) < ADVERSARIES.index(policy.against):
         said = f"this plan promises against {plan.promise}, the policy asks for {policy.against}"
         yield Refusal(said, what)
-    if plan.noise_at == "secure_sum" and not policy.secure_sum:
-        if policy.against == "server":
-            said = "without a secure sum, which the policy lacks, this plan does not protect from the server"
-            yield Refusal(said, what)
-        elif not policy.trust_server:
-            said = "this plan needs a secure sum: the policy has neither secure_sum nor trust_server"
-            yield Refusal(said, what)
     if plan.promise != "server" and not policy.trust_server:
         said = "this plan promises nothing against the server, which the policy does not trust"
         yield Refusal(said, what)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 from torch import nn
@@ -22,6 +24,7 @@ from discretion.clients.messages import (
     Finish,
     Join,
     Read,
+    Survivors,
     Train,
 )
 from discretion.clients.training import LocalTraining, Schedule
@@ -30,15 +33,17 @@ from discretion.errors import (
     DiscretionError,
     LedgerError,
     MessageError,
-    PlanError,
     Refusal,
     StorageError,
 )
 from discretion.guard import checks
 from discretion.guard.data import held_by, own_records
+from discretion.guard.identity import own_keys
+from discretion.guard.join_orders import plan_in, stored
 from discretion.guard.metrics import OrderTally
 from discretion.guard.own_ledger import open_ledger, statement_of
-from discretion.guard.plan_size import UNREADABLE, check_size
+from discretion.guard.own_sums import OwnSums
+from discretion.guard.plan_size import check_size
 from discretion.guard.policy import Policy
 from discretion.guard.refusal_reasons import code_of
 from discretion.jsonfile import dump
@@ -87,6 +92,9 @@ class Guard:
         A round is reserved in the client's ledger before its records are read. An answer is on disk before
         it leaves. A repeated order gets the same numbers; another order for the same turn is refused. An
         answer interrupted while it was made is not made again, and its round is charged.
+        To a plan for a secure sum that promises against the server, no order is answered with the client's
+        own numbers: only with a contribution to the sum or, as one of its committee, with a sum of masks.
+        Every answer, a refusal, too, is signed by the guard's identity key.
         Rounds in which the client was not asked are charged as well: the coin that decided so was secret.
         A refusal costs nothing, and no order, whatever its content, ends the guard.
         Once an order names a head of its ledger that is not on record, everything is refused until the owner
@@ -100,7 +108,13 @@ class Guard:
         self._data = own_records(policy.data)
         self._schema = schema_of(self._data)
         records = len(self._data.train.labels)
+        self._keys = own_keys(Path(policy.folder))
         self._ledger = open_ledger(policy)
+        try:
+            self._sums = OwnSums(policy, self._keys, self._ledger)
+        except DiscretionError:
+            self._ledger.close()
+            raise
         self._runs: dict[str, Pinned] = {}
         if self._ledger.is_lost:
             log.error("%s refuses every order: %s", policy.client, LOST)
@@ -125,7 +139,7 @@ class Guard:
                 raise Refusal("operator key not listed in this guard's [operators]")
             order, body = messages.decode_order(message)
             kind, found = order.kind, b""
-            where = f" round {order.round}" if isinstance(order, Train | Read) else ""
+            where = f" round {order.round}" if isinstance(order, Train | Read | Survivors) else ""
             log.info("%s%s of run %s from %s", order.kind, where, order.run, name)
             if order.client != self._policy.client:
                 raise Refusal("the order is addressed to another client")
@@ -141,11 +155,13 @@ class Guard:
                 found = dump(statement.model_dump()).encode()
             elif isinstance(order, Finish):
                 self._finish(self._pinned(order, operator), order)
+            elif isinstance(order, Survivors):
+                found = self._masks(self._pinned(order, operator), order, body)
             else:
                 found = self._release(self._pinned(order, operator), order, body, asked)
             answer = messages.encode(Answer(kind="done", order=asked, head=self._ledger.head), found)
             self.tally.count(kind, "", began)
-            return answer
+            return messages.sign_answer(answer, self._keys.identity)
         except (Refusal, MessageError) as no:
             reason = str(no)
             log.warning("refused: %s", reason)
@@ -159,7 +175,8 @@ class Guard:
             log.exception("order failed")
             reason = INSIDE
         self.tally.count(kind, code_of(reason), began)
-        return messages.encode(Answer(kind="refused", order=asked, reason=reason))
+        answer = messages.encode(Answer(kind="refused", order=asked, reason=reason))
+        return messages.sign_answer(answer, self._keys.identity)
 
     def _join(self, order: Join, body: bytes, operator: str, message: bytes) -> None:
         before = self._ledger.joined(order.run)
@@ -210,8 +227,9 @@ class Guard:
         yield from checks.budget_problems(self._policy, float(self._ledger.budget[0]), order)
         try:
             check_size(self._policy.ceilings, body)
-            plan, me = _plan_in(join, body)
+            plan, me = plan_in(join, body)
             yield from checks.plan_problems(self._policy, plan, me)
+            yield from self._sums.problems(plan, me, join.roster)
             if not differs:  # a model that is not allowed is not built, and one of other records not compared
                 yield from checks.size_problems(plan, self._model(join)[1])
             if before is None:
@@ -235,9 +253,10 @@ class Guard:
         checks.require(checks.join_problems(self._policy, self._schema, run.join))
         checks.require(checks.plan_problems(self._policy, run.plan, run.me))
         checks.require(checks.size_problems(run.plan, run.parameters))
+        checks.require(self._sums.problems(run.plan, run.me, run.join.roster))
 
     def _set_up(self, order: Join, body: bytes, operator: str) -> Pinned:
-        plan, me = _plan_in(order, body)
+        plan, me = plan_in(order, body)
         model, parameters = self._model(order)
         holdings = held_by(me, len(plan.clients), len(self._data.train.labels))
         schedule = Schedule(**order.local.schedule.model_dump())
@@ -262,7 +281,7 @@ class Guard:
             joined = self._ledger.joined(order.run)
             if joined is None:
                 raise Refusal(f"this guard has not joined run {order.run}: send a join order first")
-            join, body = _stored(order.run, joined.message)
+            join, body = stored(order.run, joined.message)
             set_up = self._set_up if isinstance(order, Finish) else self._agreed
             self._runs[order.run] = set_up(join, body, joined.operator)
         run = self._runs[order.run]
@@ -320,11 +339,25 @@ class Guard:
         numbers = (
             self._train(run, order, model) if isinstance(order, Train) else self._read(run, order, model)
         )
-        answer = messages.to_bytes(numbers)
+        answer = self._message(run, order.round, numbers)
         with self._ledger.together():
             self._ledger.keep(name, order.round, kind, turn, answer)
             self._ledger.commit(name, order.round)
         return answer
+
+    def _message(self, run: Pinned, round_: int, numbers: Vector | Ints) -> bytes:
+        """Return the numbers as they leave: for a secure sum, under masks that a committee takes off."""
+        if not run.plan.summed:
+            return messages.to_bytes(numbers)
+        pool = int(run.plan.phases[run.plan.phase_of(round_)].pool[run.me])
+        return self._sums.contribution(run.plan, run.join.run, round_, pool, cast(Ints, numbers))
+
+    def _masks(self, run: Pinned, order: Survivors, body: bytes) -> bytes:
+        """Return this member's masks of survivors, at any hour: no record is read, and nothing charged."""
+        if not run.plan.summed:
+            raise Refusal("this plan has no secure sum")
+        about = order.run, order.round, order.pool
+        return self._sums.masks(run.plan, *about, body, self._closed(order.run))
 
     def _take(self, order: Train | Read, turn: int, asked: str) -> None:
         """Reserve the round and record that an answer is begun, after charging all rounds before; or refuse.
@@ -401,33 +434,3 @@ class Guard:
         if not self._policy.open_at(self._now()):
             hours = self._policy.hours.replace("-", " to ")
             raise Refusal(f"orders are accepted only from {hours}", "hours")
-
-
-def _plan_in(order: Join, body: bytes) -> tuple[Plan, int]:
-    """Return the plan in the body of a join order, and the client's number in it."""
-    try:
-        plan = Plan.from_json(body.decode())
-    except (PlanError, UnicodeDecodeError):
-        raise Refusal(UNREADABLE, "plan") from None
-    if plan.digest() != order.plan:
-        raise Refusal("the plan's digest is not the one in the order", "plan")
-    if order.client not in plan.clients:
-        raise Refusal("the plan does not list this client", "plan")
-    return plan, plan.clients.index(order.client)
-
-
-def _stored(run: str, message: bytes) -> tuple[Join, bytes]:
-    """Return the join order that was stored, and its plan; name the fault where it cannot be read."""
-    try:
-        join, body = messages.decode_order(message)
-        if not isinstance(join, Join):
-            raise MessageError(f"it is a {join.kind} order")
-        Plan.from_json(body.decode())
-        return join, body
-    except (MessageError, PlanError, UnicodeDecodeError) as found:
-        problem = str(found)
-    raise StorageError(
-        f"the order by which run {run} was joined cannot be read from the ledger: {problem}. It is damaged, "
-        "or of another version of Discretion: go back to that version, or end this run at the operator.",
-        f"the order by which it joined run {run} is damaged, or of another version of Discretion",
-    )

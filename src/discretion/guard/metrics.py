@@ -12,7 +12,7 @@ from discretion.errors import LedgerError
 from discretion.guard.refusal_reasons import REASONS
 from discretion.ledger.lifetime import Lifetime, read_lifetime
 
-ORDERS = ("join", "check", "train", "read", "finish", "declare", "unreadable")
+ORDERS = ("join", "check", "train", "read", "survivors", "finish", "declare", "unreadable")
 BOUNDS = (0.01, 0.1, 1.0, 10.0, 60.0, 600.0, math.inf)  # seconds
 
 

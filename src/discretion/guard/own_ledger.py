@@ -7,6 +7,7 @@ from pathlib import Path
 
 from discretion.errors import LedgerError, Refusal
 from discretion.files import locked, make_folder
+from discretion.guard.identity import forget_agreement
 from discretion.guard.policy import Policy
 from discretion.ledger import guard_ledger
 from discretion.ledger.guard_ledger import Charged, GuardLedger, Loss, no_record
@@ -89,6 +90,7 @@ def recover(policy: Policy, loss: Loss) -> Charged:
 
     Guarantees:
         What is refused changes nothing.
+        Unless nothing was lost, no envelope of an earlier secure sum is ever opened again.
     """
     path = ledger_path(policy)
     signing: Signing = "kept" if loss == "nothing" else "new"
@@ -101,6 +103,8 @@ def recover(policy: Policy, loss: Loss) -> Charged:
         elif loss != "everything":
             raise LedgerError(no_record(path, loss))
         with _open(policy, signing) as ledger:
+            if loss != "nothing":
+                forget_agreement(path.parent)  # whose masks were given may not be on record any more
             return ledger.recover(loss, repeated)
 
 

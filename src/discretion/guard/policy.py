@@ -3,7 +3,7 @@
 import re
 from datetime import datetime, time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
 from pydantic import (
@@ -14,6 +14,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from discretion.clients.prometheus import port_of
@@ -61,6 +62,24 @@ class Ceilings(PolicySection):
     entries: int = Field(1_000_000, ge=1)  # clients × phases of a plan; each takes up to 200 bytes of memory
 
 
+class SecureSum(PolicySection):
+    """Secure sums, by which the server sees no answer of this client alone."""
+
+    roster: str = "roster.json"  # file with the keys of all clients, as `discretion roster` writes it
+    consortium: PublicKey | Literal[""] = ""  # key that signs the roster; empty: [secure_sum.owners] vouch
+    owners: dict[str, PublicKey] = {}  # identity keys that other owners told this one, by client
+    least: int = Field(0, ge=0)  # fewest clients whose sum may be revealed; plans for fewer are refused
+
+    @model_validator(mode="after")
+    def _vouched_for(self) -> Self:
+        if not self.consortium and not self.owners:
+            raise ValueError(
+                "nobody vouches for the roster: name the key that signs it (consortium), or the clients' "
+                "identity keys (owners)"
+            )
+        return self
+
+
 class Policy(PolicySection):
     client: Annotated[str, AfterValidator(allowed)]  # the client's name in plans
     epsilon: float = Field(gt=0)  # the client's privacy budget, for life; inf: its data is public
@@ -71,9 +90,6 @@ class Policy(PolicySection):
     # other clients that may collude with the adversary; a plan must hold against as many
     colluding: int = Field(1, ge=0)
     trust_server: bool = False  # whether the server may see more than the budget would allow against it
-    # whether the server only sees sums of several clients' answers (secure aggregation). The client's owner
-    # has to provide that: no part of Discretion does
-    secure_sum: bool = False
     size: int | None = Field(None, ge=1)  # declared number of records: plans for another number are refused
     operators: dict[str, PublicKey]  # operators who may ask: name and public key of each
     # operators' keys that are no longer accepted: old public key, and the one that goes on with its runs
@@ -97,6 +113,7 @@ class Policy(PolicySection):
     test_seed: int | None = Field(None, ge=0)
     data: Data
     ceilings: Ceilings = Ceilings()
+    secure_sum: SecureSum | None = None
 
     @field_validator("hours")
     @classmethod
@@ -170,8 +187,10 @@ def read(path: Path) -> Policy:
         return str(here / name) if name else ""
 
     data = {"path": anchored(policy.data.path), "records": anchored(policy.data.records)}
+    sums = policy.secure_sum
     return policy.model_copy(
         update={
+            "secure_sum": sums and sums.model_copy(update={"roster": anchored(sums.roster)}),
             "folder": anchored(policy.folder),
             "socket": anchored(policy.socket),
             "data": policy.data.model_copy(update=data),
@@ -190,14 +209,15 @@ def new_policy(
     epochs: int,
     steps: int,
     seed: int | None,
+    sums: SecureSum | None = None,
 ) -> str:
     """Return the TOML text of a policy for trying out a run on one machine.
 
     `operator` is a public key in hex; `model` a name and the digest of its parameters' shapes; `data` where
     the client's own records are; `epochs` and `steps` those of local training; `seed` the run's, used if the
-    plan is seeded.
+    plan is seeded; `sums` where its roster is. Without one, a plan for a secure sum trusts the server.
     """
-    trusting = plan.promise != "server" or plan.noise_at == "secure_sum"
+    trusting = plan.promise != "server" or (plan.summed and sums is None)
     most = Ceilings()
     against = "clients" if plan.promise == "server" and trusting else plan.promise
     record: dict[str, Any] = {
@@ -226,4 +246,6 @@ def new_policy(
     }
     if plan.randomness == "seeded":
         record["test_seed"] = seed
+    if sums is not None:
+        record["secure_sum"] = sums.model_dump(exclude_defaults=True) | {"roster": sums.roster}
     return tomli_w.dumps(record)

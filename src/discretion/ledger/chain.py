@@ -48,6 +48,7 @@ KINDS = {
     "joined": Covered("joined", "run, operator, message"),
     "release": Covered("release", "run, round, kind, turn, asked"),
     "keep": Covered("release", "kept", "kept IS NOT NULL"),
+    "choice": Covered("choice", "run, round, pool, survivors"),
     "lost": Covered("lost", "key, noticed"),
     "recover": Covered("lost", "recovered", "recovered IS NOT NULL"),
 }

@@ -45,7 +45,7 @@ class GuardLedger(Ledger):
     """A guard's ledger. What was released is on disk, in the same file as its cost, before it leaves.
 
     Guarantees:
-        An answer, once kept, is never replaced.
+        An answer, once kept, is never replaced; nor is a choice of survivors, which stays on record for ever.
         Of rounds before the last one only the digests of order and answer are kept; the answer's bytes are
         erased.
         A head is kept in a file beside the ledger before it goes out: a ledger that does not have it on
@@ -105,6 +105,17 @@ class GuardLedger(Ledger):
         """Return the rounds of a run in which an order was not refused, ascending."""
         rows = self._read("SELECT DISTINCT round FROM release WHERE run = ? ORDER BY round", [run])
         return [number for (number,) in rows]
+
+    def choice(self, run: str, round_: int, pool: int) -> str | None:
+        """Return the digest of the survivors that were chosen in a secure sum; None if none were."""
+        query = "SELECT survivors FROM choice WHERE run = ? AND round = ? AND pool = ?"
+        rows = self._read(query, [run, round_, pool])
+        return str(rows[0][0]) if rows else None
+
+    def choose(self, run: str, round_: int, pool: int, survivors: str) -> None:
+        """Put the survivors of a secure sum on record; there may be none yet."""
+        with self._transaction():
+            self._insert("choice", run, round_, pool, survivors)
 
     @property
     def head(self) -> Head:

@@ -1,8 +1,8 @@
-"""An operator's file of the heads that guards' ledgers had when they last answered, in all of its runs."""
+"""An operator's file of guards' identity keys, and of the heads that their ledgers had when they answered."""
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ MOST_HEADS = 32  # heads of one client that are sent with an order
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS head (client TEXT, head TEXT);
+CREATE TABLE IF NOT EXISTS identity (client TEXT PRIMARY KEY, key TEXT);
 CREATE TABLE IF NOT EXISTS last (run TEXT, client TEXT, head TEXT, PRIMARY KEY (run, client));
 """
 
@@ -25,16 +26,21 @@ class KnownHeads:
     A guard that answers an order has the heads that came with it on record. So its new head replaces them.
     Several processes may use the file: each replaces only the heads that it has sent. For receipts, the file
     has the last head of each run as well.
+
+    Guarantees:
+        The identity key that first answered for a client is the only one that ever answers for it.
     """
 
     def __init__(self, path: Path | None = None, run: str = "") -> None:
         self._path, self._run = path, run
         self._known: dict[str, list[Head]] = {}
+        self._identities: dict[str, str] = {}
         if path is not None:
             with self._open() as db:
                 db.executescript(TABLES)
                 for client, text in db.execute("SELECT client, head FROM head ORDER BY rowid"):
                     self._known.setdefault(client, []).append(self._genuine(text, client))
+                self._identities |= dict(db.execute("SELECT client, key FROM identity"))
 
     def _genuine(self, text: str, client: str) -> Head:
         """Return a head; raise where its signature does not fit: guards would not look at it."""
@@ -48,6 +54,18 @@ class KnownHeads:
 
     def of(self, client: str) -> list[Head]:
         return self._known.get(client, [])[-MOST_HEADS:]
+
+    def identity(self, client: str) -> str | None:
+        """Return the public key that answered for a client first; None if none did."""
+        return self._identities.get(client)
+
+    def meet(self, new: Mapping[str, str]) -> None:
+        """Take in the identity keys of clients that answered for the first time."""
+        new = {client: key for client, key in new.items() if client not in self._identities}
+        self._identities |= new
+        if self._path is not None and new:
+            with self._open() as db:
+                db.executemany("INSERT OR IGNORE INTO identity VALUES (?, ?)", new.items())
 
     def told(self, run: str, client: str) -> Head | None:
         """Return the last head that a client's guard told in a run; None if that is not in the file."""

@@ -19,10 +19,11 @@ from discretion.ledger.faults import PROBLEMS, storage_error
 from discretion.ledger.keys import Head
 from discretion.plan.population import Population
 
-VERSION = 1_400_008  # of the tables below; tells a ledger from other SQLite files
+VERSION = 1_400_009  # of the tables below; tells a ledger from other SQLite files
 # Clients of a run are numbered by `place`. Rates and multipliers are lists with an entry for each class,
 # `releases` of a round is a number for all or lists of places and numbers, `refused` a list of places.
 # Only guards join runs and keep releases: `asked` and `kept` are digests of an order and of its answer.
+# `choice` has the survivors of a secure sum for whom a guard gave its masks: a digest, one for each sum.
 # `lost` has the keys of heads that are not on record; '' in a copy, and where there was no key.
 # Rows are never deleted, and every row is covered by an entry of the chain.
 SCHEMA = f"""{chain.TABLES}
@@ -44,6 +45,8 @@ CREATE TABLE joined (run TEXT PRIMARY KEY, operator TEXT, message BLOB);
 CREATE TABLE release (
     run TEXT, round INTEGER, kind TEXT, turn INTEGER, asked TEXT, kept TEXT, answer BLOB,
     PRIMARY KEY (run, round, kind, turn));
+CREATE TABLE choice (
+    run TEXT, round INTEGER, pool INTEGER, survivors TEXT, PRIMARY KEY (run, round, pool));
 CREATE TABLE lost (key TEXT, noticed TEXT, recovered TEXT);
 """
 

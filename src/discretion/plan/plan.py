@@ -188,6 +188,11 @@ class Plan:
         return self.noise_at == "clients" or (self.noise_at == "secure_sum" and self.promise != "server")
 
     @property
+    def summed(self) -> bool:
+        """Whether the server is to see sums of clients' answers only, by a secure sum."""
+        return self.noise_at == "secure_sum" and self.promise == "server"
+
+    @property
     def rounds(self) -> int:
         return sum(phase.rounds for phase in self.phases)
 

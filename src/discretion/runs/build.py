@@ -171,7 +171,7 @@ def plan_of(config: Config, population: Population) -> Plan:
     """Plan by the configured method; settings under [plan] that it does not take are left out."""
     part = replace(population, epsilon=population.epsilon * config.plan.share)
     plan = make_plan(config.plan.method, part, parameters_of(config, find(config.plan.method).parameters))
-    if config.clients.answers_seen and plan.noise_at == "secure_sum":
+    if config.clients.elsewhere and not config.secure_sum.roster and plan.noise_at == "secure_sum":
         plan = replace(plan, promise="clients")
     return replace(plan, randomness=config.train.randomness)
 
@@ -180,7 +180,7 @@ def fitted(plan: Plan, config: Config, layers: tuple[int, ...]) -> Plan:
     """Return the plan with clipping and grid as configured, for a model whose layers have these sizes."""
     if config.plan.clipping == "per_layer":
         plan = replace(plan, clipping=replace(plan.clipping, layers=layers))
-    if config.plan.integers:
+    if config.plan.integers or (plan.summed and config.clients.where != "here"):  # sums are of whole numbers
         least = min(float(np.min(p.clip, where=p.clip > 0, initial=np.inf)) for p in plan.phases)
         if not np.isfinite(least):
             raise ConfigError("plan.integers needs updates that are clipped; this plan clips none")

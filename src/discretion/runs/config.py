@@ -249,13 +249,8 @@ class ClientsConfig(ConfigSection):
     )
     missing: Literal["top_up", "discard"] = setting(
         "top_up",
-        "if shares of a secure sum's noise are missing, the server adds noise (top_up), or the "
-        "round is charged and changes nothing (discard)",
-    )
-    secure_sum: bool = setting(
-        False,
-        "guards, flower: true if your own secure aggregation lets the server see sums only; else "
-        "plans for a secure sum promise nothing against the server",
+        "if shares of a secure sum's noise are missing and the server is trusted, it adds noise (top_up), or "
+        "the round is charged and changes nothing (discard); a secure sum always discards",
     )
 
     @property
@@ -263,9 +258,14 @@ class ClientsConfig(ConfigSection):
         """Return whether clients alone have their records."""
         return self.where in ("guards", "flower")
 
-    @property
-    def answers_seen(self) -> bool:
-        return self.elsewhere and not self.secure_sum
+
+class SecureSumConfig(ConfigSection):
+    """Secure sums of clients behind guards, by which the server sees no client's answer alone."""
+
+    roster: str = place(
+        "guards, flower: the clients' keys, as `discretion roster` writes them; empty: plans for a secure "
+        "sum promise nothing against the server"
+    )
 
 
 class TrackConfig(ConfigSection):
@@ -306,6 +306,7 @@ class Config(ConfigSection):
     plan: PlanConfig = PlanConfig()
     train: TrainConfig = TrainConfig()
     clients: ClientsConfig = ClientsConfig()
+    secure_sum: SecureSumConfig = SecureSumConfig()
     track: TrackConfig = TrackConfig()
     about: AboutConfig = AboutConfig()
 
@@ -334,7 +335,7 @@ class Config(ConfigSection):
         """Return the settings of a run as it is executed with overrides, which may change only its means."""
         known = roles(Config)
         for key in (override.partition("=")[0].strip() for override in overrides):
-            reaches = known.get(key) == "place" and key.startswith(("clients.", "track."))
+            reaches = known.get(key) == "place" and key.startswith(("clients.", "secure_sum.", "track."))
             if not (reaches or known.get(key) == "means"):
                 raise ConfigError(
                     f"{key} cannot be changed for a run that was made from other settings: a run keeps its "
@@ -348,7 +349,7 @@ class Config(ConfigSection):
         The run's name is a hash of this text, the population, the data and the first model.
         """
         kept = _by_role(self.deciding(), {"place": None})
-        del kept["about"], kept["clients"], kept["track"]
+        del kept["about"], kept["clients"], kept["secure_sum"], kept["track"]
         kept["data"] = {name: value for name, value in kept["data"].items() if name not in READING}
         for name in ("labels", "scales"):  # a run without them is the one that it was before they existed
             if not kept["data"][name]:

@@ -6,10 +6,14 @@ from discretion.clients.exchange import Exchange
 from discretion.clients.messages import read_key
 from discretion.clients.remote import RemoteClients
 from discretion.clients.transport import Sockets, Transport, read_addresses
+from discretion.errors import InputError
+from discretion.files import read_text
 from discretion.ledger.heads import KnownHeads
 from discretion.runs.build import local_training
+from discretion.runs.config import Config
 from discretion.runs.prepare import Task
 from discretion.runs.read import Run
+from discretion.secure_sum.roster import Roster, operators_roster
 
 
 def remote_clients(run: Run, task: Task, transport: Transport | None = None) -> RemoteClients | None:
@@ -30,13 +34,30 @@ def remote_clients(run: Run, task: Task, transport: Transport | None = None) -> 
         timeout=config.clients.timeout,
         heads=_heads(run),
         least_answers=config.clients.least_answers,
+        roster=roster_of(config),
     )
 
 
 def exchange_of(run: Run, transport: Transport | None = None) -> Exchange:
     """Return the operator's line to the guards of a run whose clients are elsewhere."""
     config = run.config.clients
-    return Exchange(transport or _sockets(run), read_key(Path(config.key)), config.timeout, _heads(run))
+    roster = roster_of(run.config)
+    identities = {
+        name: contact.identity.hex() for name, contact in (roster.contacts if roster else {}).items()
+    }
+    sockets, key = transport or _sockets(run), read_key(Path(config.key))
+    return Exchange(sockets, key, config.timeout, _heads(run), identities)
+
+
+def roster_of(config: Config) -> Roster | None:
+    """Return the operator's roster; None where the settings name none."""
+    path = Path(config.secure_sum.roster)
+    if not config.secure_sum.roster:
+        return None
+    try:
+        return operators_roster(read_text(path))
+    except InputError as problem:
+        raise InputError(f"{path}: {problem}") from None
 
 
 def _sockets(run: Run) -> Sockets:

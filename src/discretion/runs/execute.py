@@ -139,7 +139,7 @@ def _execute(
         server=server_of(config),
         accept_no_privacy=how.accept_no_privacy,
         profile=profile,
-        shares=config.clients.missing if elsewhere else "here",
+        shares=("discard" if plan.summed else config.clients.missing) if elsewhere else "here",
     )
     with profile("other"), _stops_on_record(elsewhere, answers):
         if elsewhere:

@@ -38,6 +38,7 @@ class AnswersLine(Record):
     expected: NonNegativeInt = 0
     answering: NonNegativeInt = 0
     enough: bool = True
+    masked: dict[str, str] = {}
 
 
 _HISTORY, _ANSWERS = TypeAdapter(HistoryLine), TypeAdapter(AnswersLine)

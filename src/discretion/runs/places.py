@@ -57,6 +57,8 @@ def _clients(config: Config) -> Iterator[str]:
     if how.where == "guards":
         found = [*_file("clients.addresses", how.addresses, "`discretion guards` writes one")]
         yield from found or _unreadable(read_addresses, Path(how.addresses))
+    if how.where != "here":
+        yield from _file("secure_sum.roster", config.secure_sum.roster)
     if how.where == "flower" and how.home and not (Path(how.home) / "config.toml").is_file():
         yield f"clients.home: there is no config.toml in {how.home}; `discretion flower init` makes one"
 

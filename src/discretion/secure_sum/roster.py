@@ -21,7 +21,7 @@ from pydantic import Field, TypeAdapter
 from discretion.errors import InputError, Refusal, listed
 from discretion.jsonfile import Record, dump, read
 from discretion.plan.names import bad_names
-from discretion.secure_sum.framing import KEY, Part, is_signed, sign
+from discretion.secure_sum.framing import KEY, Part, digest_of, is_signed, sign
 
 AGREEMENT, ROSTER = "agreement key", "roster"  # purposes of signatures
 _PROBE = X25519PrivateKey.from_private_bytes(bytes(KEY))  # finds keys of low order, and has no other use
@@ -158,16 +158,41 @@ def read_roster(
         raise InputError(
             "nobody vouches for this roster: name the consortium's key, or the identity keys of the owners"
         )
-    try:
-        found = read(text, TypeAdapter(_RosterFile))
-    except ValueError as problem:
-        raise InputError(f"not a roster: {problem}") from None
-    roster = Roster({name: _contact(name, record) for name, record in found.clients.items()})
+    roster, found = _parsed(text)
     if consortium is not None:
         _check_consortium(roster, found.signed, consortium)
     if owners is not None:
         _check_owners(roster, owners)
     return roster
+
+
+def operators_roster(text: str | bytes) -> Roster:
+    """Return the roster in a file of the operator's own, which nobody has to vouch for.
+
+    With other keys than the clients have, an operator gets refusals; guards never read rosters in this way.
+    """
+    return _parsed(text)[0]
+
+
+def _parsed(text: str | bytes) -> tuple[Roster, _RosterFile]:
+    try:
+        found = read(text, TypeAdapter(_RosterFile))
+    except ValueError as problem:
+        raise InputError(f"not a roster: {problem}") from None
+    return Roster({name: _contact(name, record) for name, record in found.clients.items()}), found
+
+
+def roster_digest(roster: Roster, clients: Iterable[str]) -> str:
+    """Return a digest, in hex, of the keys that a roster has of these clients."""
+    known = [roster.contacts[name] for name in sorted(set(clients)) if name in roster.contacts]
+    return digest_of(
+        "clients of a plan", len(known), *(part for c in known for part in _signed_parts(c))
+    ).hex()
+
+
+def contact_text(contact: Contact) -> str:
+    """Return the text of a contact file, by which an owner tells its keys to the others: a roster of one."""
+    return roster_text(Roster({contact.client: contact}))
 
 
 def _contact(name: str, record: _ContactRecord) -> Contact:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from discretion.arrays import Floats, Ints
+from discretion.errors import LedgerError
 from discretion.plan.grid import Grid
 from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
@@ -76,6 +77,7 @@ def whole_sums(
     Guarantees:
         A client enters at most once, with an update no longer than its clip on the grid. Where a client hands
         out its update with noise of its own, its clipping and noise are its own responsibility.
+        What was summed elsewhere is taken as it is, for clients of one pool.
     """
     sums = np.zeros((len(phase.noise), grid.size), dtype=np.int64)
     waiting, shares = np.bincount(asked, minlength=len(phase.rate)), np.zeros(len(phase.rate), dtype=np.int64)
@@ -88,6 +90,11 @@ def whole_sums(
             sources = [own_noise(client, 0) for client in who.tolist()]
             whole = hand_out_on_grid(grid, part.change, phase.clip[who], own[who], sources)
         shares[who] += part.handed_out or plan.noise_at == "clients"
-        for pool, row in zip(phase.pool[who].tolist(), whole, strict=True):
+        pools = phase.pool[who].tolist()
+        if part.summed and len(set(pools)) != 1:
+            raise LedgerError(
+                f"found a sum over clients of the pools {sorted(set(pools))}, expected one pool"
+            )
+        for pool, row in zip(pools[: len(whole)], whole, strict=True):
             sums[pool] += row
     return sums, shares

@@ -52,6 +52,9 @@ class Updates:
     clients: Ints  # (k,) client numbers
     change: NDArray[Any]  # (k, d) float32 updates; int64, in whole steps, if handed out on a grid
     handed_out: bool = False  # whether clients have clipped them and added their own noise
+    # whether `change` is (1, d): the sum of what these clients of one pool handed out on a grid, by a secure
+    # sum, so that nobody saw them one by one
+    summed: bool = False
 
 
 @dataclass(frozen=True)

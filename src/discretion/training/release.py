@@ -240,12 +240,13 @@ def checked(part: Updates, size: int, waiting: Ints, kind: type = np.float32) ->
     """Check a part of the updates, and return (k,) its client numbers; `waiting` is lowered for each.
 
     `kind` is the type of the numbers: float32, because the proof of clipping covers its rounding; or int64
-    for what was handed out on a grid.
+    for what was handed out on a grid. Only such numbers may be summed already, in one row for all clients.
     """
     who = np.asarray(part.clients)
-    if who.dtype.kind not in "iu" or part.change.shape != (len(who), size):
+    rows = 1 if part.summed and kind is np.int64 else len(who)
+    if who.dtype.kind not in "iu" or part.change.shape != (rows, size):
         raise LedgerError(
-            f"updates must be numbered by client and be {len(who)} rows of {size} numbers, found client "
+            f"updates must be numbered by client and be {rows} rows of {size} numbers, found client "
             f"numbers of type {who.dtype} and updates of shape {part.change.shape}"
         )
     if part.change.dtype != kind:
