@@ -110,7 +110,7 @@ def forged(scene: Scene, name: str, identity: Ed25519PrivateKey, known: Roster |
 def invented(scene: Scene) -> bytes:
     """The last two clients under keys of the server's own."""
     keys = {name: own_keys(scene.folder / "invented" / name) for name in CLIENTS[3:]}
-    known = Roster(scene.roster.contacts | {name: each.contact(name) for name, each in keys.items()})
+    known = Roster({**scene.roster.contacts, **{name: each.contact(name) for name, each in keys.items()}})
     new = {name: forged(scene, name, each.identity, known) for name, each in keys.items()}
     return request_of((scene.sent | new)[name].letter for name in CLIENTS)
 

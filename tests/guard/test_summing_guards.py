@@ -4,6 +4,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from discretion.secure_sum.roster import Roster, roster_text
 from support.guarding import PEOPLE, Direct, charged, cryptographic, in_process, spent_of, trained
 from support.summing import CLIENTS, CONSORTIUM, policies, roster_of, summed, summing, summing_guards
 
-REAL = {"test_seed": None}
+REAL: dict[str, Any] = {"test_seed": None}
 
 
 class Losing(Direct):

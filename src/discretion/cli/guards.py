@@ -89,8 +89,8 @@ def guard(
         lines += [f"model {name}: {digest}" for name, digest in digests.items()]
         return output.answer(json_, record, note="\n".join(lines))
     if contact:
-        text = contact_text(own_keys(Path(said.folder)).contact(said.client))
-        return output.answer(json_, json.loads(text), text.rstrip())
+        told = own_keys(Path(said.folder)).contact(said.client)
+        return output.print_json(json.loads(contact_text(told)))
     if backup is not None:
         own_ledger.back_up(said, backup)
         return output.answer(json_, {"backup": str(backup)}, note=f"Copied the ledger to {backup}.")
@@ -179,7 +179,7 @@ def roster(
         out.write_text(text, encoding="utf-8")
     identities = {name: known[name].identity.hex() for name in sorted(known)}
     lines = [f"{name} {key}" for name, key in identities.items()]
-    output.answer(json_, {"roster": str(out), "identities": identities}, "\n".join(lines))
+    output.answer(json_, {"roster": str(out), "identities": identities}, note="\n".join(lines))
 
 
 HoldOut = Annotated[
