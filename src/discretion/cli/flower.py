@@ -89,7 +89,7 @@ def up(
     folder: Annotated[Path, Argument(help="The folder that `flower init` made.")] = Path("flower"),
     clients: Annotated[
         int | None,
-        Option(min=2, help="Make the folder first: a trial on the digits data with this number of clients."),
+        Option(min=3, help="Make the folder first: a trial on the digits data with this number of clients."),
     ] = None,
     json_: Json = False,
 ) -> None:
