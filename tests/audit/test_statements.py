@@ -48,6 +48,7 @@ TELLING = re.compile(
 # below `audit` in the import order, where what is worded is no promise of a plan
 ELSEWHERE = {
     "guard/checks.py": "why a client's own guard refuses an order",
+    "guard/own_sums.py": "the same",
     "methods/papers/charges.py": "what a paper's formula assumes",
     "plan/steps.py": "why steps are refused",
     "runs/config.py": "what a setting does",
@@ -127,8 +128,8 @@ def check_condition(told: str, certificate: Certificate) -> None:
         assert ("the other clients are trusted" in sentence) == (certificate.promise == "public")
         assert ("without a secure sum" in sentence) == (certificate.noise_at == "secure_sum")
     elif certificate.noise_at == "secure_sum":
-        assert ", if a secure sum shows the server sums only and " in sentence
-        assert "without one nothing is promised against the server" in sentence
+        assert ", if guards show the server sums only, by a secure sum, and " in sentence
+        assert "without the sum nothing is promised against the server" in sentence
     elif certificate.noise_at == "server":
         assert ", which cannot hold: " in sentence
     else:
@@ -196,7 +197,7 @@ def test_who_the_adversary_is() -> None:
     assert told["public"] == told["clients"]  # nobody has a share to tell of
     assert told["public"].startswith("whoever sees every model that is released, where no client fails")
     assert told["clients"].endswith("or the server adds what is missing or releases nothing")
-    assert told["server"].startswith("the server on its own, if a secure sum shows the server sums only")
+    assert told["server"].startswith("the server on its own, if guards show the server sums only, by a")
     assert "tell nobody their shares" in statements.protection(plan_of(colluding=0))
     assert statements.against(plan_of())["clients"].startswith("any one other client, knowing every model")
     told = statements.against(plan_of(colluding=3))

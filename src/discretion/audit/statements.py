@@ -222,8 +222,8 @@ def _rests_on(noise_at: NoiseAt, promise: Adversary, failing: str) -> str:
     return {
         "server": f", which cannot hold: the server {SEES['server']}",
         "clients": ": no noise is counted but the client's own share",
-        "secure_sum": f", if guards show the server sums only, by a secure sum, and {failing}; without the sum "
-        "nothing is promised against the server",
+        "secure_sum": f", if guards show the server sums only, by a secure sum, and {failing}; without the "
+        "sum nothing is promised against the server",
         "steps": ": what a client sends is noisy before it leaves the client",
     }[noise_at]
 
