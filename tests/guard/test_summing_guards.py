@@ -9,16 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from discretion.arrays import Ints
 from discretion.clients import messages
 from discretion.clients import summing as server_side
 from discretion.clients.sum_terms import terms_of, unknown_clients, unsummable
-from discretion.errors import InputError, PlanError, Refusal
+from discretion.errors import ConfigError, InputError, LedgerError, PlanError, Refusal
 from discretion.guard import own_ledger, policy
 from discretion.guard.guard import Guard
 from discretion.guard.identity import own_keys
 from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
+from discretion.randomness.sources import Source
 from discretion.secure_sum.roster import Roster, roster_text
+from discretion.training.integer_release import whole_sums
+from discretion.training.orders import Updates
 from support.guarding import PEOPLE, Direct, charged, cryptographic, in_process, spent_of, trained
 from support.summing import CLIENTS, CONSORTIUM, policies, roster_of, summed, summing, summing_guards
 
@@ -267,3 +271,36 @@ def test_after_a_loss_no_earlier_envelope_can_be_opened(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has other keys of c0"):
         Guard(said)
     assert PEOPLE.client[0] == "c0"
+
+
+def test_somebody_has_to_vouch_for_a_roster(tmp_path: Path) -> None:
+    paths = policies(tmp_path, secure_sum={"roster": "../roster.json"})
+    with pytest.raises(ConfigError, match="nobody vouches for the roster: name the key that signs it"):
+        policy.read(paths["c0"])
+
+
+def test_a_sum_counts_for_clients_of_one_pool_that_were_asked() -> None:
+    plan = two_pools().on_grid(2.0**-20, 650)
+    (phase,), grid = plan.phases, plan.grid
+    assert grid is not None
+
+    def sums(clients: list[int], rows: int = 1, kind: type = np.int64) -> tuple[Ints, Ints]:
+        change: Any = np.ones((rows, 650), dtype=kind)
+        part = Updates(np.array(clients), change, handed_out=True, summed=True)
+        return whole_sums(plan, grid, phase, iter([part]), np.arange(6), run_source_of_none)
+
+    total, shares = sums([1, 3, 5])
+    assert (total[1] == 1).all() and not total[0].any() and shares.tolist() == [0, 1, 0, 1, 0, 1]
+    for clients, rows, why in (
+        ([0, 1], 1, r"the pools \[0, 1\], expected one pool"),
+        ([0, 2], 2, "be 1 rows of 650"),
+        ([0, 0], 1, "came twice"),
+    ):
+        with pytest.raises(LedgerError, match=why):
+            sums(clients, rows)
+    with pytest.raises(LedgerError, match="must be int64"):
+        sums([0, 2], 1, np.float32)
+
+
+def run_source_of_none(client: int, turn: int) -> Source:
+    raise AssertionError("what was handed out has its noise")
