@@ -208,6 +208,8 @@ def test_a_guards_own_roster_and_least_number_decide(tmp_path: Path) -> None:
     asking = summing_guards(tmp_path, secure_sum=section | {"least": 4}, **REAL)
     refused = summing(Direct(asking), plan, roster, "third").join()
     assert "sums of 3 clients, the policy asks for 4" in refused["c1"] and len(refused) == 5
+    checked = summing(Direct(asking), plan, roster, "third").check(5.0)
+    assert "the policy asks for 4" in str(checked[1].differs)
     for guard in asking.values():
         guard.close()
     without = summing_guards(tmp_path, secure_sum=None, trust_server=True, **REAL)
