@@ -21,7 +21,7 @@ from discretion.plan.population import Population
 from discretion.plan.summary import treatment
 from discretion.runs.read import Run
 
-Kind = Literal["delta", "epsilon", "unit", "noise", "never", "empty", "diverged", "chance"]
+Kind = Literal["delta", "epsilon", "unit", "noise", "never", "empty", "ledger", "diverged", "chance"]
 
 MOST_DELTA = 1e-2  # what publishes everything once in a hundred times keeps such a promise
 USUAL_DELTA = 1e-5  # the default
@@ -75,7 +75,24 @@ def of_run(run: Run) -> tuple[Caution, ...]:
     """Return what is wrong with the results of a run so far, and with its plan."""
     last = run.history.evaluated[-1:]
     results = [of_result(run, line.round, line.accuracy or 0.0, line.loss, run.finished) for line in last]
-    return (*(results[0] if results else ()), *of_plan(run.plan, run.population, run.certificate))
+    found = of_plan(run.plan, run.population, run.certificate)
+    return (*(results[0] if results else ()), *found, *of_ledger(run))
+
+
+def of_ledger(run: Run) -> tuple[Caution, ...]:
+    """Return whether a deployment counts its budgets in a ledger that the next run will not see."""
+    if run.simulated or run.certificate.promises_nothing or not run.alone:
+        return ()
+    return (
+        Caution(
+            "ledger",
+            "budgets of one run",
+            'The ledger is this run’s own (ledger = "")',
+            "the next run begins with all of every budget again, so that several runs together spend more "
+            "than a client allows, and each of them says that budgets are kept",
+            'Set ledger = "ledger.sqlite", one file that all runs on these clients share.',
+        ),
+    )
 
 
 def of_result(run: Run, round_: int, accuracy: float, loss: float, finished: bool) -> tuple[Caution, ...]:

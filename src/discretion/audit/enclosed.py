@@ -47,7 +47,13 @@ MOST_BYTES = 500_000_000  # of a run's records when they are unpacked
 TOO_LARGE = f"they would take more than {MOST:,} characters"
 NOT_WANTED = "it was written without them"
 # settings that are paths and that a page depends on, each with what stands in its place
-STAND_INS = {"data.path": "table", "data.test": "table", "population.csv": "population.csv", "after": "run"}
+STAND_INS = {
+    "data.path": "table",
+    "data.test": "table",
+    "population.csv": "population.csv",
+    "after": "run",
+    "ledger": "ledger.sqlite",
+}
 HAS_PATH = "a parameter of the method looks like a path of the machine that made the plan"
 
 

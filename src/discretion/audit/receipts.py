@@ -98,6 +98,7 @@ class Receipt(Record):
     refused: list[int]  # rounds that the client's account refused: they cost nothing
     spent: float  # in this run so far
     other_runs: int  # on the same ledger, with this client
+    alone: bool  # whether the ledger is the run's own, and no other run is counted
     life: float  # in all runs on the ledger
     left: float  # of the budget, after all of them
     statement: str
@@ -193,6 +194,7 @@ def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
         refused=list(account.refused),
         spent=float(account.after[-1]) if len(account.after) else 0.0,
         other_runs=account.others,
+        alone=run.alone,
         life=account.life,
         left=max(account.budget - account.life, 0.0) if math.isfinite(account.budget) else math.inf,
         statement=statements.protection(certificate)

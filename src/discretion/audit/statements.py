@@ -71,6 +71,7 @@ ADAPTIVE = (
     "The ledger goes by the adaptive rule: what is proved is the budget as a whole; the epsilon after a "
     "round is what the rounds so far would cost had they been planned beforehand."
 )
+ALONE = "in this run alone: other runs have ledgers of their own"
 ATTACKED = (
     "An audit is no promise. It plays the plan with made-up clients or records (canaries), and an attacker "
     f"guesses which of them were in. With a chance of at least {1 - CHANCE:.0%} each “at least” is true. An "
@@ -213,6 +214,21 @@ def simulation(run: Run) -> str:
     if run.config.clients.where in TOGETHER:
         return "it was no simulation, but programs of one operator played every party"
     return "it was no simulation"
+
+
+def lasting(run: Run) -> str:
+    """Return in a sentence over which runs budgets are counted.
+
+    Guarantees:
+        Budgets are said to be for life only where settings name a ledger to share, or it has other runs.
+    """
+    if run.alone:
+        return f"Budgets are counted {ALONE}."
+    others = run.ledger.other_runs if run.ledger else 0
+    return (
+        "A ledger keeps each client’s budget for life, over all runs that share it; so far "
+        f"{others:,} other {'run is' if others == 1 else 'runs are'} on it."
+    )
 
 
 def observer(certificate: Certificate, who: Adversary) -> str:
@@ -374,7 +390,8 @@ def side_channels(run: Run) -> str:
 
 def unpromised(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Return what nothing here protects or proves: in a word or two, and in plain sentences."""
-    shared = sum(1 for run in runs if run.ledger and run.ledger.other_runs)
+    shared = sum(not run.alone for run in runs)
+    others = any(run.ledger and run.ledger.other_runs for run in runs)
     sharing = f"{shared} of {len(runs)} share one with other runs" if shared else "every run has its own"
     limits = {
         "This is a simulation.": f"{RANDOMNESS['seeded']} Handle the models as if they had no noise.",
@@ -408,7 +425,7 @@ def unpromised(runs: Sequence[Run]) -> list[tuple[str, str]]:
     where = {
         "This is a simulation.": any(run.simulated for run in runs),
         "One operator.": any(not run.simulated and run.config.clients.where in TOGETHER for run in runs),
-        "Several runs together.": len(runs) > 1 or shared > 0,
+        "Several runs together.": len(runs) > 1 or others or any(r.alone and not r.simulated for r in runs),
         "The clients’ own ledgers.": any(run.config.clients.where not in TOGETHER for run in runs),
         "Secret coins.": any(not run.treatment.public for run in runs),
         "Floating-point noise.": any(run.plan.grid is None for run in runs),

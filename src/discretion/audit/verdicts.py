@@ -60,9 +60,11 @@ def _kept(run: Run) -> str:
     charged = run.ledger.reserved if run.ledger else 0
     others = run.ledger.other_runs if run.ledger else 0
     beside = f" by this run, beside {others:,} more that spend from the same budgets" if others else ""
+    alone = f", counted {statements.ALONE}" if run.alone else ""
     if run.finished:
-        return f"Every budget was kept{beside}"
-    return f"Every budget is kept so far{beside}: {_so_far(run.history.done, charged, run.plan.rounds)}"
+        return f"Every budget was kept{beside}{alone}"
+    so_far = _so_far(run.history.done, charged, run.plan.rounds)
+    return f"Every budget is kept so far ({so_far}){beside}{alone}"
 
 
 def _so_far(done: int, charged: int, rounds: int) -> str:
@@ -115,7 +117,8 @@ def _verified(found: Sequence[Verification], place: str) -> str:
     kept = "was kept" if not partial else f"is kept so far ({told[0]})"
     sample = any(each.counted < each.kinds for each in found)
     some = ", of a sample of the clients" if sample else ""
-    said = f"The records of {place} fit each other, and every budget {kept}, counted again{some}."
+    alone = f", {statements.ALONE}" if any(each.alone for each in found) else ""
+    said = f"The records of {place} fit each other, and every budget {kept}, counted again{some}{alone}."
     if first.elsewhere:
         said += f" By the page alone; what needs the run folder: {', '.join(first.elsewhere)}."
     return said

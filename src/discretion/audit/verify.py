@@ -72,6 +72,7 @@ class Verification:
     classes: tuple[Counted, ...]
     records: tuple[Finding, ...]
     budgets: tuple[Finding, ...]
+    alone: bool  # whether the ledger is the run's own, and no other run is counted
     elsewhere: tuple[str, ...] = ()  # checks that need the run folder, where only a page was read
 
     @property
@@ -155,6 +156,7 @@ def examine(
         classes=_by_class(run, chosen, again, budgets.now[chosen]),
         records=tuple(records),
         budgets=tuple(_of_budgets(run, fresh, budgets, chosen, again, second)),
+        alone=run.alone,
         elsewhere=tuple(elsewhere),
     )
 
@@ -373,7 +375,7 @@ def _changed(ledger: LedgerReader, run: Run) -> Budgets:
 def to_record(found: Verification) -> dict[str, Any]:
     """As JSON holds it."""
     counts = ("done", "charged", "rounds", "accountant", "kept", "whole", "counted", "kinds")
-    names = ("run", "name", "answered", *counts, "elsewhere")
+    names = ("run", "name", "answered", *counts, "alone", "elsewhere")
     classes, findings = found.classes, (*found.records, *found.budgets)
     lists = {"classes": [vars(each) for each in classes], "findings": [vars(each) for each in findings]}
     return {name: getattr(found, name) for name in names} | lists

@@ -250,7 +250,7 @@ def check(
     made = run.plan if run else Plan.from_json(read_text(target))
     certificate = certify(made, clients, ACCOUNTANTS[accountant])
     shown = output.certificate_text(made, clients, certificate)
-    warnings = cautions.of_plan(made, clients, certificate)
+    warnings = cautions.of_plan(made, clients, certificate) + (cautions.of_ledger(run) if run else ())
     output.answer(json_, output.certificate_record(made, certificate), shown, warnings=warnings)
     if run:
         same = accountant == "pld" and people is None

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from discretion.audit import receipts
+from discretion.audit import receipts, statements
 from discretion.audit import verify as second_count
 from discretion.audit.verdicts import verdict
 from discretion.cli import Json, output
@@ -190,7 +190,8 @@ def _verify_receipt(path: Path, operator: str, run: Path | None, as_json: bool) 
         said = signed.receipt
         output.say(
             f"Signed by {signed.key}, made {said.made}. Client {said.client}: epsilon "
-            f"{numbers.epsilon(said.life)} of {said.epsilon:.5g} spent, at delta {said.delta:g}."
+            f"{numbers.epsilon(said.life)} of {said.epsilon:.5g} spent, at delta {said.delta:g}"
+            f"{f', {statements.ALONE}' if said.alone else ''}."
         )
         if said.attacks and said.attacks.contradicted:
             output.say(said.attacks.said)

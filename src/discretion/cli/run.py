@@ -131,7 +131,8 @@ def _train(made: Run, as_json: bool, profile: Profile, overrides: list[str], ask
         if (again := made.about.cross_check) and again.kinds:
             counted = f"{again.counted} of {again.kinds} kinds of clients"
             output.say(f"Counted again by {again.accountant}: {counted}.")
-        output.warn(cautions.of_plan(made.plan, made.population, made.certificate))
+        warnings = cautions.of_plan(made.plan, made.population, made.certificate)
+        output.warn((*cautions.of_ledger(made), *warnings))
     settings = made.config.executed_with(overrides, str(made.files.config))
     with output.bars(as_json) as progress, tracking(made.folder, settings.track, output.say) as hand_on:
         done = made.history.done

@@ -114,9 +114,8 @@ def _composition(run: Run) -> str:
     )
     if run.ledger is None:
         return f"{counted} No ledger can be read."
-    others = f"{run.ledger.other_runs:,} other runs spend from the same budgets"
     adaptive = f" {statements.ADAPTIVE}" if run.config.rule == "adaptive" else ""
-    return f"{counted} A ledger keeps each client’s budget for life and over all runs; {others}.{adaptive}"
+    return f"{counted} {statements.lasting(run)}{adaptive}"
 
 
 def _algorithm(run: Run, program: str) -> str:

@@ -92,7 +92,6 @@ def _loss(run: Run, limits: dict[str, str]) -> dict[str, Any]:
 
 
 def _model(run: Run) -> dict[str, Any]:
-    others = run.ledger.other_runs if run.ledger else 0
     against = statements.against(run.certificate).items()
     actors = [f"{statements.OBSERVERS[who].capitalize()}: {words}." for who, words in against]
     return {
@@ -101,7 +100,7 @@ def _model(run: Run) -> dict[str, Any]:
         "actors": " ".join(actors),
         "release_type": "Many releases",
         "release_type_details": f"A model after each of {run.plan.rounds:,} rounds; all of them are counted "
-        f"together. Budgets hold for life: a ledger keeps them, with {others:,} other runs on it.",
+        f"together. {statements.lasting(run)}",
         "data_source_type": "Static",
         "data_source_type_details": "Each client trains on the same records in every round.",
         "access_type": "Non-interactive",

@@ -4,7 +4,7 @@ import math
 from datetime import datetime
 
 from discretion.audit.receipts import Receipt, Signed, to_json
-from discretion.audit.statements import OBSERVERS, protected
+from discretion.audit.statements import ALONE, OBSERVERS, protected
 from discretion.report import numbers, page
 from discretion.report.chart import Chart, Series, Style, linear, rounds
 from discretion.report.charts import HEADROOM
@@ -78,7 +78,10 @@ def _lead(receipt: Receipt, used: str, allowed: str) -> str:
         if math.isfinite(receipt.epsilon)
         else f"The data of client {receipt.client} are public: there is no budget, and {used} was spent"
     )
-    said += f", in {receipt.other_runs + 1} runs." if receipt.other_runs else "."
+    if receipt.alone:
+        said += f", {ALONE}."
+    else:
+        said += f", in {receipt.other_runs + 1} runs." if receipt.other_runs else "."
     if receipt.epsilon < receipt.life <= receipt.allowed:
         spent, then = numbers.spent_of(receipt.life, receipt.allowed)
         said += f" When {spent} was spent, the budget was {then}; it was lowered afterwards."

@@ -234,6 +234,11 @@ class Run:
         return self.plan.randomness == "seeded"
 
     @property
+    def alone(self) -> bool:
+        """Whether the ledger is this run's own: what other runs spend from the budgets is not on it."""
+        return not self.config.ledger and not (self.ledger and self.ledger.other_runs)
+
+    @property
     def model(self) -> str:
         """The model's name, without the folders of the file that defines it."""
         return str(settings.unplaced(self.config.model.name))

@@ -102,7 +102,7 @@ def warnings(seen: Seen) -> tuple[Caution, ...]:
     run = seen.run
     if run is None:
         return ()
-    found = cautions.of_plan(run.plan, run.population, run.certificate)
+    found = cautions.of_plan(run.plan, run.population, run.certificate) + cautions.of_ledger(run)
     if not seen.rounds:
         return found
     last = seen.rounds[-1], seen.accuracy[-1], seen.loss[-1]
@@ -143,12 +143,19 @@ def record_of(seen: Seen) -> dict[str, Any]:
         "within_budget": not run.broken and not doubted and len(run.certificate.overspent) == 0,
         "contradicted": doubted,
         "classes": [asdict(each) for each in classes(seen)],
-        "other_runs_on_these_budgets": seen.record.other_runs if seen.record else None,
+        "other_runs_on_these_budgets": _others(seen),
         "turnout": asdict(answers.turnout) if answers.turnout else None,
         "answers": heard,
         "warnings": [each.to_record() for each in warnings(seen)],
         "refused": dict(run.why_refused(why for _, why in answers.refused.values())),
     }
+
+
+def _others(seen: Seen) -> int | None:
+    """Return how many other runs spend from the same budgets; None where a run's own ledger cannot tell."""
+    others = seen.record.other_runs if seen.record else 0
+    shared = seen.run is not None and seen.run.config.ledger and seen.record
+    return others if others or shared else None
 
 
 def lead(seen: Seen) -> str:
