@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
+from discretion import jsonfile
 from discretion.accounting import Pld
 from discretion.audit import receipts
 from discretion.cli import main, output
@@ -24,7 +25,7 @@ from discretion.ledger.ledger import Ledger
 from discretion.report.receipt_page import render
 from discretion.runs.read import read_run
 from support.forging import forge
-from support.run_folders import seal, trained
+from support.run_folders import keep_secret, seal, trained
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +259,69 @@ def test_refused_rounds_are_free(run: Path) -> None:
     assert said.refused == [2, 3]
     assert said.spending[0] == said.spending[1] == said.spending[2] < said.spending[3]
     assert receipts.issue(run, "c5", KEY).receipt.refused == []
+
+
+def refuse(run: Path, **more: object) -> None:
+    """Put on record that the guard of c4 refused."""
+    line = {"round": 3, "asked": 12, "answered": 11, "refused": {"c4": "of 2 allowed"}, "lost": 0, **more}
+    (run / "answers.jsonl").write_text(jsonfile.line(line), encoding="utf-8")
+    seal(run)
+
+
+def test_a_guard_that_refused_is_told_of_first(run: Path, tmp_path: Path) -> None:
+    refuse(run)
+    signed = receipts.issue(run, "c4", KEY)
+    said = "The guard of this client refused: of 2 allowed. What is counted here is what the operator’s"
+    assert signed.receipt.guard_refused.startswith(said)
+    page = render(signed)
+    assert f'<p class="lead">{said}' in page and "own ledger may show less" in page
+    assert page.index("its guard did not take part in all of it") < page.index("within budget")
+    assert receipts.issue(run, "c5", KEY).receipt.guard_refused == ""
+    (tmp_path / "receipt.json").write_text(receipts.to_json(signed), encoding="utf-8")
+    shown = command("--verify", tmp_path / "receipt.json", "--operator", signed.key)
+    assert shown.exit_code == 0 and "The guard of this client refused" in " ".join(shown.stderr.split())
+
+
+STATED = {"format": "discretion-statement/1", "operator": "0" * 64, "closed": True, "refused": 0} | {
+    **{"by_operator": 0.5, "life": None, "budget": 4.0, "delta": 1e-5, "made": "2026-03-01T09:00:00+00:00"}
+}
+
+
+@pytest.mark.parametrize("charged", [0.0, 0.5])
+def test_what_the_guard_stated_is_in_the_receipt(run: Path, charged: float) -> None:
+    """A guard that never joined is told of by its statement alone; else the answers have its refusal."""
+    name = read_run(run).about.id
+    plan = read_run(run).plan.digest() if charged else ""
+    head = {"key": "0" * 64, "hash": "1" * 64, "signature": "2" * 128}
+    its = {
+        "client": "c4",
+        "run": name,
+        "plan": plan,
+        "rounds": bool(charged) * 5,
+        "spent": charged,
+        "head": head,
+    }
+    signed = {"statement": STATED | its, "signature": "0" * 128}
+    none = {"signed": None, "refused": "", "forged": ""}
+    clients: list[dict[str, object]] = [{"client": f"c{i}", **none} for i in range(12)]
+    clients[4] |= {"signed": signed}
+    kept = {"run": name, "clients": clients}
+    if charged:
+        refuse(run)
+    (run / "statements.json").write_text(jsonfile.dump(kept), encoding="utf-8")
+    said = receipts.issue(run, "c4", KEY).receipt.guard_refused
+    never = "The guard of this client stated: it never joined, and charged nothing"
+    assert said.startswith("The guard of this client refused: of 2 allowed." if charged else never)
+    assert ("It stated that it has charged epsilon of at most 0.5" in said) == bool(charged)
+
+
+def test_a_run_with_secret_coins_that_goes_on_tells_of_refused_joins_alone(run: Path) -> None:
+    keep_secret(run)
+    (run / "model.safetensors").unlink()
+    refuse(run)
+    assert receipts._guard_refused(read_run(run), "c4") == ""
+    refuse(run, round=1, asked=0, answered=0)
+    assert "refused: of … allowed" in receipts._guard_refused(read_run(run), "c4")
 
 
 def test_runs_that_share_a_ledger_and_changes_of_budgets(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from discretion.methods import METHODS
 from discretion.plan.plan import Adversary, Randomness
 from discretion.plan.steps import Steps
 from discretion.runs.read import Run, read_run
+from discretion.runs.reconcile import compared
 
 CONTEXT = b"discretion receipt 3\n"  # so that a signature made for something else is none of a receipt
 # what does not change while a run goes on
@@ -96,6 +97,7 @@ class Receipt(Record):
     rounds: list[int]
     spending: list[float]
     refused: list[int]  # rounds that the client's account refused: they cost nothing
+    guard_refused: str  # that the client's guard refused or never joined, in sentences; empty: not known
     spent: float  # in this run so far
     other_runs: int  # on the same ledger, with this client
     alone: bool  # whether the ledger is the run's own, and no other run is counted
@@ -192,6 +194,7 @@ def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
         rounds=(shown + 1).tolist(),
         spending=account.after[shown].tolist(),
         refused=list(account.refused),
+        guard_refused=_guard_refused(run, client),
         spent=float(account.after[-1]) if len(account.after) else 0.0,
         other_runs=account.others,
         alone=run.alone,
@@ -215,6 +218,33 @@ def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
 def _head(run: Run, client: str) -> Head | None:
     elsewhere = run.config.clients.where != "here"
     return last_head(run.files.heads(run.config), run.about.id, client) if elsewhere else None
+
+
+def _guard_refused(run: Run, client: str) -> str:
+    """Return that the client's guard refused or never joined, by answers and statements on record.
+
+    Guarantees:
+        No round is named. Where coins are secret, a run that goes on tells only of refusals to join.
+    """
+    open_ = run.secret and not run.finished
+    reasons = [heard.refused.get(client, "") for heard in run.answers if not (open_ and heard.asked)]
+    why = next(filter(None, reasons), "")
+    said = ""
+    if why:
+        ((why, _),) = run.why_refused([why])
+        said = f"The guard of this client refused: {why.rstrip('.')}."
+    if run.files.statements.exists():
+        (row,) = (row for row in compared(run) if row.client == client)
+        if row.never_joined:
+            said = f"The guard of this client stated: {row.why.rstrip('.')}."
+        elif said and row.guard is not None:
+            said += f" It stated that it has charged epsilon of {statements.at_most(row.guard)} for this run."
+    if not said:
+        return ""
+    return (
+        f"{said} What is counted here is what the operator’s ledger has charged: the guard’s own ledger may "
+        "show less, and it is the one that decides."
+    )
 
 
 def _attacks(run: Run, at: int) -> Attacks | None:

@@ -176,7 +176,7 @@ def _shown(each: Shown) -> str:
         f"For clients of {each.name} that spend the most, epsilon is at least {at_least(each.at_least)} if "
         "rounds, clips and coins are as planned and only the strength of the noise is in question; at least "
         f"{at_least(each.any_mechanism)} whatever was executed; and, by the certificate, "
-        f"{_at_most(each.certified)}."
+        f"{at_most(each.certified)}."
         + (f" Measured, of what was planned: {', '.join(shares)}." if shares else "")
     )
 
@@ -193,7 +193,7 @@ def protection(certificate: Certificate) -> str:
         return f"No privacy: this plan protects nobody from anybody{why}."
     told = f"P{holds(certificate)[1:]}"
     if certificate.promise != "server":
-        told += f"; against it epsilon is {_at_most(float(certificate.epsilon['server'].max()))}"
+        told += f"; against it epsilon is {at_most(float(certificate.epsilon['server'].max()))}"
     if over := len(certificate.overspent):
         told += f"; but not within budget: {over} of {len(certificate.clients)} clients overspend"
     told += f". Here {read}." if (read := reading(certificate)) else "."
@@ -275,7 +275,7 @@ def _failing(dropout: float) -> str:
     return f"{failing} to add a share of the noise"
 
 
-def _at_most(epsilon: float) -> str:
+def at_most(epsilon: float) -> str:
     """Return an epsilon in words, with five digits and never rounded down."""
     if math.isinf(epsilon):
         return "infinite"
@@ -404,7 +404,7 @@ def unpromised(runs: Sequence[Run]) -> list[tuple[str, str]]:
         f"together; here {sharing}.",
         "The clients’ own ledgers.": "What is spent is counted here by the operator’s ledger. A client’s "
         "guard counts in a ledger of its own, by its own rule, with all runs that it joined for whichever "
-        "operator. It may show more, and it is the one that decides.",
+        "operator. It may show more, or less where it refused or never joined, and it is what decides.",
         "Tuning.": "Settings such as clip, rate and learning rate were chosen before these runs. If they "
         "were chosen by looking at the clients’ data, that is not counted here.",
         "Budgets and sizes.": "The server knows each client’s budget and number of records. They are taken "

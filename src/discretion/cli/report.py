@@ -188,6 +188,8 @@ def _verify_receipt(path: Path, operator: str, run: Path | None, as_json: bool) 
         output.print_json(record | signed.model_dump())
     else:
         said = signed.receipt
+        if said.guard_refused:
+            output.say(said.guard_refused)
         output.say(
             f"Signed by {signed.key}, made {said.made}. Client {said.client}: epsilon "
             f"{numbers.epsilon(said.life)} of {said.epsilon:.5g} spent, at delta {said.delta:g}"

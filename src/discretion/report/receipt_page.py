@@ -61,6 +61,8 @@ def _marks(receipt: Receipt) -> list[tuple[str, str]]:
         marks = [("warn", "budget lowered below what was spent")]
     if _contradicted(receipt):
         marks = [("bad", "contradicted by attacks")]
+    if receipt.guard_refused:
+        marks.insert(0, ("warn", "its guard did not take part in all of it"))
     if receipt.randomness == "seeded":
         marks.append(("plain", "simulation"))
     if not receipt.finished:
@@ -85,6 +87,8 @@ def _lead(receipt: Receipt, used: str, allowed: str) -> str:
     if receipt.epsilon < receipt.life <= receipt.allowed:
         spent, then = numbers.spent_of(receipt.life, receipt.allowed)
         said += f" When {spent} was spent, the budget was {then}; it was lowered afterwards."
+    if receipt.guard_refused:
+        said = f"{receipt.guard_refused} {said}"
     if _contradicted(receipt):
         return f"Attacks contradict the certificate for clients like this one: do not rely on it. {said}"
     return said

@@ -53,6 +53,7 @@ class Compared:
     life: float | None  # epsilon over all of the client's runs; None: its policy does not tell
     why: str
     stated: bool
+    never_joined: bool = False  # by its own statement: it refused to, or was away
     wrong: bool = False  # the guard charged more than the server knows of, or its statement does not count
 
 
@@ -112,14 +113,22 @@ def _compared(run: Run, stated: Stated, server: float) -> Compared:
     if stated.signed is None:
         why = stated.forged or stated.refused and f"it states nothing: {stated.refused}"
         return Compared(
-            stated.client, server, None, None, None, why or "it did not answer", False, bool(stated.forged)
+            stated.client,
+            server,
+            None,
+            None,
+            None,
+            why or "it did not answer",
+            False,
+            wrong=bool(stated.forged),
         )
     its = stated.signed.statement
     hidden = run.secret and bool(its.plan) and not its.closed
     ahead = its.rounds - its.refused > _rounds(run, its.client)
     why = AHEAD if ahead else _why(run, its, server, hidden)
     guard = None if hidden else its.spent
-    return Compared(its.client, server, guard, its.by_operator, its.life, why, stated=True, wrong=ahead)
+    never = not its.plan and not ahead
+    return Compared(its.client, server, guard, its.by_operator, its.life, why, True, never, wrong=ahead)
 
 
 def _rounds(run: Run, client: str) -> int:
