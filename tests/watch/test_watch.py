@@ -13,16 +13,23 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from discretion.audit.verdicts import verdict
+from discretion.audit.verify import verify
+from discretion.cli import main
+from discretion.clients.readiness import Readiness
 from discretion.clients.turnout import orders_until
 from discretion.ledger import reader
 from discretion.ledger.ledger import Ledger
 from discretion.plan.phase import Phase
 from discretion.plan.plan import Plan
+from discretion.runs import preflight
 from discretion.runs.config import read
 from discretion.runs.execute import execute
 from discretion.runs.folder import RunFolder, alone
 from discretion.runs.prepare import prepare
+from discretion.runs.read import read_run
 from discretion.watch.follow import Follow, Seen, Tail, is_locked
 from discretion.watch.live_page import PageView, page, view_of
 from discretion.watch.server import Watch
@@ -426,3 +433,30 @@ def test_a_model_that_diverged_and_no_privacy_are_shown(small_config: Path, tmp_
     assert "diverged" in view.parts["evaluations"] and "Most used budget" not in view.parts["figures"]
     assert "∞" in view.parts["classes"]
     json.loads(json.dumps(view.since(PageView()), allow_nan=False))
+
+
+# who was ready
+
+
+@pytest.mark.parametrize("ready", [0, 9, 20])
+def test_a_run_whose_guards_were_not_ready_says_so_first(made: Path, ready: int) -> None:
+    names = read_run(made).population.client
+    away = (("away", "did not answer"),)
+    clients = tuple(Readiness(name, i < ready, () if i < ready else away) for i, name in enumerate(names))
+    preflight.write(RunFolder(made), preflight.Preflight(clients, 0.5, len(names)))
+    seen = Follow(made).look()
+    view, checked = view_of(seen), verify(made)
+    said = f"When its guards were last asked, {ready} of 20 clients were ready"
+    verdict_of = verdict([checked], "run")[1]
+    marks = str(view.parts["marks"])
+    if ready == 20:
+        assert checked.stopped == record_of(seen)["not_ready"] == "" and "not ready" not in marks
+        return
+    assert view.parts["lead"].startswith(said) and checked.stopped.startswith(said)
+    assert marks.startswith('<span class="badge bad">clients were not ready</span>')
+    assert record_of(seen)["not_ready"].startswith(said)
+    assert verdict_of.startswith(f"Verdict: verified. {said}") and "the run did not begin" in verdict_of
+    shown = CliRunner().invoke(main.app, ["verify", str(made)]).stdout
+    assert " ".join(shown.split()).startswith(said)
+    shown = CliRunner().invoke(main.app, ["show", str(made)]).stdout
+    assert said in " ".join(shown.splitlines()[1:3])

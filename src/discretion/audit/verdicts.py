@@ -107,7 +107,8 @@ def verdict(found: Sequence[Verification], place: str) -> tuple[bool | None, str
     if open_:
         names = ", ".join(dict.fromkeys(open_))
         return None, f"Verdict: open. Nothing contradicts {place}, but this could not be judged: {names}."
-    return True, f"Verdict: verified. {_verified(found, place)}"
+    said = [*(each.stopped for each in found if each.stopped), _verified(found, place)]
+    return True, f"Verdict: verified. {' '.join(said)}"
 
 
 def _verified(found: Sequence[Verification], place: str) -> str:

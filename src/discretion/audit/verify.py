@@ -22,6 +22,7 @@ from discretion.ledger.entries import Accounts
 from discretion.ledger.reader import DAMAGED, LedgerReader
 from discretion.plan.plan import ADVERSARIES
 from discretion.plan.steps import COLUMNS, Steps
+from discretion.runs import preflight
 from discretion.runs.build import load_data, parameters_of
 from discretion.runs.folder import read_checkpoint
 from discretion.runs.manifest import compare
@@ -68,6 +69,7 @@ class Verification:
     accountant: str  # the second
     counted: int  # kinds of clients that were counted again
     kinds: int  # of clients there are
+    stopped: str  # that too few clients were ready, so that the run did not begin or go on; else empty
     answered: str  # who was there and trained, in sentences; empty where all are in one process
     classes: tuple[Counted, ...]
     records: tuple[Finding, ...]
@@ -152,6 +154,7 @@ def examine(
         accountant=second.name,
         counted=int((~np.isnan(again).any(axis=0)).sum()),
         kinds=kinds,
+        stopped="" if elsewhere else preflight.stopped(run),
         answered=run.answered,
         classes=_by_class(run, chosen, again, budgets.now[chosen]),
         records=tuple(records),
@@ -375,7 +378,7 @@ def _changed(ledger: LedgerReader, run: Run) -> Budgets:
 def to_record(found: Verification) -> dict[str, Any]:
     """As JSON holds it."""
     counts = ("done", "charged", "rounds", "accountant", "kept", "whole", "counted", "kinds")
-    names = ("run", "name", "answered", *counts, "alone", "elsewhere")
+    names = ("run", "name", "stopped", "answered", *counts, "alone", "elsewhere")
     classes, findings = found.classes, (*found.records, *found.budgets)
     lists = {"classes": [vars(each) for each in classes], "findings": [vars(each) for each in findings]}
     return {name: getattr(found, name) for name in names} | lists

@@ -100,7 +100,7 @@ def verify(
     holds, said = verdict(found, str(run))
     records = [second_count.to_record(each) for each in found]
     record = records[0] if run.is_dir() else {"page": str(run), "runs": records}
-    shown: list[RenderableType] = [each.answered for each in found if each.answered]
+    shown: list[RenderableType] = [said for each in found for said in (each.stopped, each.answered) if said]
     shown += itertools.chain(*map(_tables, found))
     shown += [Text(output.printable(said))] if holds else []  # otherwise the error says it
     output.answer(json_, {"verified": holds, "verdict": said} | record, *shown)

@@ -6,7 +6,7 @@ from typing import Any
 from discretion.clients.readiness import Readiness
 from discretion.clients.transport import Transport
 from discretion.clients.turnout import needed
-from discretion.errors import AnswersError, InputError, UnverifiedError
+from discretion.errors import AnswersError, InputError, PlanError, UnverifiedError
 from discretion.files import read_text, write_safely
 from discretion.jsonfile import Record, dump, parse
 from discretion.runs.elsewhere import remote_clients
@@ -124,6 +124,27 @@ def ask(run: Run, task: Task, transport: Transport | None = None) -> Preflight |
 
 def write(folder: RunFolder, found: Preflight) -> None:
     write_safely(folder.preflight, dump(found.to_record()).encode())
+
+
+def stopped(run: Run) -> str:
+    """Return that too few clients were ready, or that some differed, when a run last asked; else nothing.
+
+    Nothing is said of a run that is finished, or whose last preflight allowed it to go on.
+    """
+    if run.finished:
+        return ""
+    try:
+        found = read(run.files)
+        if found is not None:
+            found.require()
+    except PlanError as problem:
+        return f"{run.files.preflight.name} cannot be read: {problem}."
+    except (AnswersError, InputError):
+        assert found is not None
+        were = found.words.replace("clients are ready", "clients were ready")
+        way = "go on" if found.charged else "begin"
+        return f"When its guards were last asked, {were}, too few or not alike: the run did not {way}."
+    return ""
 
 
 def read(folder: RunFolder) -> Preflight | None:

@@ -19,6 +19,7 @@ from discretion.report.page import asset, macro, render
 from discretion.report.page import parts as page_parts
 from discretion.report.run_group import VERDICTS, title, worst_verdict
 from discretion.report.wording import at_most, turnout_mark
+from discretion.runs import preflight
 from discretion.runs.read import Run
 from discretion.watch.follow import Seen, Status
 from discretion.watch.state import Class, classes, lead, missing, nobody_trained, pace, warnings
@@ -91,7 +92,7 @@ def view_of(seen: Seen) -> PageView:
         idea=METHODS[run.plan.method].idea if run.plan.method in METHODS else "",
         status=("warn", seen.status) if bad else STATUS[seen.status],
         cautions=cautions,
-        answered=turnout_mark(turnout, nobody_trained(seen)) if (turnout := seen.answers.turnout) else None,
+        answered=_answered_mark(seen, run),
         verdict=VERDICTS[worst_verdict([run])],
         evaluated=_evaluations(seen),
         sentences=[*([f"{doubted}."] if (doubted := contradicted(run)) else []), *missing(seen, rows)],
@@ -111,6 +112,14 @@ def view_of(seen: Seen) -> PageView:
         parts | {"lead": told, "said": escape(_said(seen, run))},
         {name: macro("drawing", name, *chart) for name, chart in charts.items()},
     )
+
+
+def _answered_mark(seen: Seen, run: Run) -> tuple[str, str] | None:
+    """Return kind and words of a mark on who was ready or there; None where nobody was asked elsewhere."""
+    if preflight.stopped(run):
+        return "bad", "clients were not ready"
+    turnout = seen.answers.turnout
+    return turnout_mark(turnout, nobody_trained(seen)) if turnout else None
 
 
 def page(view: PageView) -> str:

@@ -14,6 +14,7 @@ from discretion.audit.verdicts import contradicted
 from discretion.clients.turnout import Orders, clauses, nobody, orders_until, sentence
 from discretion.ledger.reader import nothing
 from discretion.report import numbers
+from discretion.runs import preflight
 from discretion.watch.follow import Seen
 
 
@@ -75,15 +76,16 @@ def classes(seen: Seen) -> tuple[Class, ...]:
 
 
 def answered(seen: Seen) -> str:
-    """Return who was there and trained, where clients are elsewhere, and rounds without any."""
+    """Return who was ready, there and trained, where clients are elsewhere, and rounds without any."""
     answers = seen.answers
     if seen.run is None:
         return ""
     rest = nobody(seen.run.plan, seen.record.idle if seen.record else 0)
+    first = preflight.stopped(seen.run)
     if answers.turnout is None:
-        return rest
+        return " ".join(filter(None, (first, rest)))
     said = clauses(seen.run.plan, answers.turnout, _all_orders(seen), seen.run.tells_orders)
-    return " ".join(filter(None, (sentence(said), rest)))
+    return " ".join(filter(None, (first, sentence(said), rest)))
 
 
 def nobody_trained(seen: Seen) -> bool:
@@ -144,6 +146,7 @@ def record_of(seen: Seen) -> dict[str, Any]:
         "contradicted": doubted,
         "classes": [asdict(each) for each in classes(seen)],
         "other_runs_on_these_budgets": _others(seen),
+        "not_ready": preflight.stopped(run),
         "turnout": asdict(answers.turnout) if answers.turnout else None,
         "answers": heard,
         "warnings": [each.to_record() for each in warnings(seen)],
