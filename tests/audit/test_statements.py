@@ -165,9 +165,10 @@ def test_every_promise_names_its_condition_everywhere(
     page = plain(fragment("officer.html", groups=groups, classes=(), officer=officer, out=out, records=held))
     opening = page[: page.index("What each client is promised")]  # the condition in the same sentence
     check_condition(f"P{statements.holds(certificate)[1:]}; against it epsilon is ", certificate)
-    kept = f"Every budget was kept, counted {statements.ALONE}"
+    kept = f"very budget was kept, counted {statements.ALONE}"
     assert f"{kept}; this {statements.holds(certificate)}" in opening
-    assert ("it was a simulation: whoever knows the seed" in opening) == run.simulated
+    simulated = "within budget It was a simulation, and protects nobody from whoever knows the seed; e"
+    assert (f"{simulated}{kept}" in opening) == run.simulated != (f"E{kept}" in opening)
     assert told in page and noise in page and statements.trusted(certificate) in page
     assert all(words in page for words in statements.against(certificate).values())
     # receipt

@@ -69,10 +69,10 @@ def test_what_decides_comes_first_and_fits(visit: Visit, report: Path, width: in
     assert first.get_attribute("id") == "decides"
     sentence = first.locator(".decides").inner_text()
     for words in (
-        "Every budget was kept, counted in this run alone",
+        "every budget was kept, counted in this run alone",
         "from other clients",
         "if the server is trusted",
-        "a simulation",
+        "It was a simulation, and protects nobody",
         "answered",
     ):
         assert words in sentence

@@ -210,7 +210,7 @@ def holds(certificate: Certificate) -> str:
 def simulation(run: Run) -> str:
     """Return a clause on whether a run was a simulation, and what that means."""
     if run.simulated:
-        return "it was a simulation: whoever knows the seed can remove the noise"
+        return "it was a simulation, and protects nobody from whoever knows the seed"
     if run.config.clients.where in TOGETHER:
         return "it was no simulation, but programs of one operator played every party"
     return "it was no simulation"

@@ -13,7 +13,11 @@ def decided(runs: Sequence[Run]) -> list[str]:
     """Return the clauses of one sentence on runs that differ only in the seed.
 
     They say whether every budget was kept; against whom that holds and who has to be trusted; whether it was
-    a simulation; and who answered. Of the first three, the run that keeps least of its promise decides.
+    a simulation; and, last, who answered. Of the first three, the run that keeps least of its promise
+    decides.
+
+    Guarantees:
+        That budgets were kept is said of a simulation only after that it was one.
     """
     run = max(runs, key=least_kept)
     certificate = run.certificate
@@ -24,6 +28,14 @@ def decided(runs: Sequence[Run]) -> list[str]:
     elif said := contradicted(run):
         over = [_kept(run).replace("Not", "not", 1)] if len(certificate.overspent) else []
         clauses = [said, *over, f"the certificate says that this {statements.holds(certificate)}"]
+    elif run.simulated and not len(certificate.overspent):
+        kept, simulated = _kept(run), statements.simulation(run)
+        clauses = [
+            f"{simulated[:1].upper()}{simulated[1:]}",
+            f"{kept[:1].lower()}{kept[1:]}",
+            f"this {statements.holds(certificate)}",
+        ]
+        return [*clauses, answering(runs)]
     else:
         clauses = [_kept(run), f"this {statements.holds(certificate)}"]
     return [*clauses, statements.simulation(run), answering(runs)]

@@ -51,8 +51,10 @@ class Mark:
 
 
 def mark(part: Group) -> tuple[str, str]:
-    """Return kind and words of a method's verdict."""
-    return VERDICTS[part.verdict]
+    """Return kind and words of a method's verdict; what a simulation kept is no reason to rely on it."""
+    kind, words = VERDICTS[part.verdict]
+    simulated = any(run.simulated for run in part.runs)
+    return ("plain", f"simulation, {words}") if simulated and kind == "good" else (kind, words)
 
 
 def decided(part: Group) -> tuple[str, str]:
