@@ -14,8 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from discretion.accounting import Certificate, Pld, Reference
+from discretion.accounting.cross_check import precision
 from discretion.arrays import Floats
 from discretion.audit.ledger_check import Finding
+from discretion.audit.verdicts import verdict
 from discretion.audit.verify import Verification, verify
 from discretion.cli import main
 from discretion.errors import BudgetError, FolderError, LedgerError, UnverifiedError
@@ -332,6 +334,17 @@ def test_noise_too_small_for_the_second_accountant_is_not_said_to_hold(
     record = json.loads(done.stdout)
     assert isinstance(done.exception, UnverifiedError) and UnverifiedError.exit_code == 7
     assert record["kept"] is record["verified"] is None and record["verdict"].startswith("Verdict: open.")
+
+
+def test_how_far_a_second_count_may_lie_above_a_budget_is_a_number(run: Path) -> None:
+    """It is the one with which budgets are compared: above it, a budget is not kept."""
+    found = verify(run)
+    largest = np.array([max(each.budget for each in found.classes)])
+    assert precision(largest)[0] <= found.tolerance <= precision(largest)[0] + 1e-4
+    told = f"counted again (the second accountant is pessimistic by up to {found.tolerance:g})"
+    assert told in verdict([found], "run")[1]
+    shown = CliRunner().invoke(main.app, ["verify", str(run)]).stdout
+    assert f"pessimistic, by up to {found.tolerance:g} for" in " ".join(shown.split())
 
 
 def test_the_command_says_so_and_ends_with_a_code(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

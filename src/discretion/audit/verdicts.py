@@ -130,6 +130,8 @@ def _verified(found: Sequence[Verification], place: str) -> str:
     kept = "was kept" if not partial else f"is kept so far ({told[0]})"
     sample = any(each.counted < each.kinds for each in found)
     some = ", of a sample of the clients" if sample else ""
+    most = max(each.tolerance for each in found)
+    some += f" (the second accountant is pessimistic by up to {most:g})" if most else ""
     alone = f", {statements.ALONE}" if any(each.alone for each in found) else ""
     said = f"The records of {place} fit each other, and every budget {kept}, counted again{some}{alone}."
     if first.elsewhere:

@@ -67,6 +67,7 @@ class Verification:
     charged: int  # rounds: one that was interrupted is charged, and not done
     rounds: int  # of the plan
     accountant: str  # the second
+    tolerance: float  # by which its epsilons may lie above a budget that is kept, of the largest one counted
     counted: int  # kinds of clients that were counted again
     kinds: int  # of clients there are
     stopped: str  # that too few clients were ready, so that the run did not begin or go on; else empty
@@ -152,6 +153,7 @@ def examine(
         charged=run.ledger.reserved if run.ledger else run.history.done,
         rounds=run.plan.rounds,
         accountant=second.name,
+        tolerance=_tolerance(budgets.charged),
         counted=int((~np.isnan(again).any(axis=0)).sum()),
         kinds=kinds,
         stopped="" if elsewhere else preflight.stopped(run),
@@ -162,6 +164,11 @@ def examine(
         alone=run.alone,
         elsewhere=tuple(elsewhere),
     )
+
+
+def _tolerance(budget: Floats) -> float:
+    """Return the largest precision with which budgets are compared, rounded up to four decimals."""
+    return math.ceil(1e4 * float(precision(budget[np.isfinite(budget)]).max(initial=0.0))) / 1e4
 
 
 def _again(second: Accountant, steps: Steps, delta: Floats) -> Floats:
@@ -377,7 +384,7 @@ def _changed(ledger: LedgerReader, run: Run) -> Budgets:
 
 def to_record(found: Verification) -> dict[str, Any]:
     """As JSON holds it."""
-    counts = ("done", "charged", "rounds", "accountant", "kept", "whole", "counted", "kinds")
+    counts = ("done", "charged", "rounds", "accountant", "tolerance", "kept", "whole", "counted", "kinds")
     names = ("run", "name", "stopped", "answered", *counts, "alone", "elsewhere")
     classes, findings = found.classes, (*found.records, *found.budgets)
     lists = {"classes": [vars(each) for each in classes], "findings": [vars(each) for each in findings]}

@@ -118,8 +118,11 @@ def _tables(found: second_count.Verification) -> tuple[Table, Table]:
     for each in found.classes:
         spent = map(numbers.epsilon, (each.certified, each.planned, each.recorded))
         table.add_row(each.name, f"{each.clients}", *spent, _left(each))
+    if found.tolerance:
+        table.caption = f"again: pessimistic, by up to {found.tolerance:g} for the largest budget"
     if found.counted < found.kinds:
-        table.caption = f"{found.counted} of {found.kinds} kinds of clients; all of them with --every"
+        of = f"{found.counted} of {found.kinds} kinds of clients; all of them with --every"
+        table.caption = f"{table.caption}\n{of}" if table.caption else of
     findings = Table(show_header=False)
     for item in (*found.records, *found.budgets):
         findings.add_row(item.what, output.HOLDS[item.holds], escape(output.printable(item.said)))
