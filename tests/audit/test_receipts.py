@@ -24,6 +24,10 @@ from discretion.errors import InputError, LedgerError, MessageError, PlanError, 
 from discretion.ledger.ledger import Ledger
 from discretion.report.receipt_page import render
 from discretion.runs.read import read_run
+from discretion.watch.follow import Follow
+from discretion.watch.live_page import page as live_page
+from discretion.watch.live_page import view_of
+from discretion.watch.server import Watch
 from support.forging import forge
 from support.run_folders import keep_secret, seal, trained
 
@@ -381,3 +385,15 @@ def test_the_command_makes_and_verifies(run: Path, tmp_path: Path) -> None:
 def test_the_command_says_what_it_needs(run: Path) -> None:
     assert isinstance(command(run).exception, InputError)
     assert isinstance(command(run, "--client", "c4").exception, InputError)  # no key
+
+
+def test_project_operator_and_contact_are_on_every_page(tmp_path: Path) -> None:
+    about = ["about.project=Hearts", "about.operator=Dr Miller", "about.contact=someone@example.org"]
+    folder = trained(tmp_path / "run", "plan.rounds=2", *about)
+    line = "Project: <b>Hearts</b> · Purpose: <b>not stated</b> · Operator: <b>Dr Miller</b>"
+    assert line in render(receipts.issue(folder, "c4", KEY))
+    assert line in live_page(view_of(Follow(folder).look()))
+    with Watch(folder) as watch:
+        assert line in watch.budgets()
+    done = CliRunner().invoke(main.app, ["budgets", str(folder), "--out", str(tmp_path / "budgets.html")])
+    assert done.exit_code == 0 and line in (tmp_path / "budgets.html").read_text(encoding="utf-8")

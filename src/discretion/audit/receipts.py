@@ -78,6 +78,7 @@ class Receipt(Record):
     run: str
     data: str
     method: str
+    about: dict[str, str]  # project, purpose, operator and contact, as the settings state them
     epsilon: float  # that the client allows now
     allowed: float  # that it allowed when it was last charged, plus later top-ups
     delta: float
@@ -175,6 +176,7 @@ def _receipt(run: Run, client: str, account: ReceiptAccount) -> Receipt:
         run=run.about.id,
         data=run.about.data,
         method=METHODS[run.plan.method].title if run.plan.method in METHODS else run.plan.method,
+        about=run.config.about.model_dump(),
         epsilon=account.budget,
         allowed=account.allowed,
         delta=float(run.population.delta[at]),

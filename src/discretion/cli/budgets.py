@@ -20,8 +20,10 @@ from discretion.guard import policy as policies
 from discretion.guard.own_ledger import ledger_path
 from discretion.ledger.lifetime import Lifetime, read_lifetime
 from discretion.report import budget_tables as tables
-from discretion.report import budgets_page, numbers, page, public_budgets
+from discretion.report import budgets_page, numbers, officer, page, public_budgets
 from discretion.report.budget_tables import Account, Source
+from discretion.runs.folder import RunFolder
+from discretion.runs.read import read_run
 
 MOST_CLIENTS = 20  # that get a row each; of more, as many are listed as have spent the largest shares
 MOST_RUNS = 10
@@ -96,15 +98,16 @@ def _read(paths: Sequence[Path]) -> list[Source]:
     """Read each ledger once, under the name that it was given."""
     found: dict[Path, Source] = {}
     for path in paths:
-        file, operators = path, {}
+        file, operators, about = path, {}, dict[str, str]()
         if path.suffix == ".toml":
             policy = policies.read(path)
             file = ledger_path(policy)
             operators = {key: name for name, key in policy.operators.items()}
         elif path.is_dir():
             file = ledger_of(path)
+            about = officer.about([read_run(path)]) if RunFolder(path).about.exists() else about
         if file.resolve() not in found:
-            found[file.resolve()] = Source(str(path), read_lifetime(file), operators)
+            found[file.resolve()] = Source(str(path), read_lifetime(file), operators, about)
     return list(found.values())
 
 

@@ -22,6 +22,7 @@ class Source:
     name: str
     lifetime: Lifetime
     operators: Mapping[str, str] = field(default_factory=dict)  # names by public key, as a guard knows them
+    about: Mapping[str, str] = field(default_factory=dict)  # project, operator and so on of the run at hand
 
     @cached_property
     def place(self) -> dict[str, int]:

@@ -8,6 +8,7 @@ from discretion.audit.statements import ALONE, OBSERVERS, protected
 from discretion.report import numbers, page
 from discretion.report.chart import Chart, Series, Style, linear, rounds
 from discretion.report.charts import HEADROOM
+from discretion.report.officer import ABOUT, NOT_STATED
 
 NAVIGATION = {
     "receipt-of": "Receipt",
@@ -42,6 +43,7 @@ def render(signed: Signed) -> str:
         heading=f"Receipt for {receipt.client}",
         lead=_lead(receipt, used, allowed),
         receipt=receipt,
+        about={name: receipt.about.get(name) or NOT_STATED for name in ABOUT},
         used=used,
         allowed=allowed,
         share=_share(receipt),

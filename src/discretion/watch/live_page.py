@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from discretion.accounting.certificate import share_of
 from discretion.audit.verdicts import contradicted
 from discretion.methods import METHODS
-from discretion.report import numbers
+from discretion.report import numbers, officer
 from discretion.report.chart import Chart, Series, Style, linear, rounds
 from discretion.report.charts import BUDGET, class_styles
 from discretion.report.page import asset, macro, render
@@ -86,6 +86,7 @@ def view_of(seen: Seen) -> PageView:
         "live_parts.html",
         seen=seen,
         run=run,
+        about=officer.about([run]),
         rows=rows,
         lines=[*((row.name, look) for row, look in drawn), ("planned, and the budget", BUDGET)],
         method=method,

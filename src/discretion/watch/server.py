@@ -14,7 +14,7 @@ from discretion.clients.loopback import HOST, LoopbackHandler, LoopbackServer
 from discretion.errors import DiscretionError, InputError
 from discretion.jsonfile import dump
 from discretion.ledger.lifetime import read_lifetime
-from discretion.report import budgets_page
+from discretion.report import budgets_page, officer
 from discretion.report.budget_tables import Source
 from discretion.watch.follow import Follow, Seen
 from discretion.watch.live_page import PageView, page, view_of
@@ -78,7 +78,7 @@ class Watch(socketserver.ThreadingMixIn, LoopbackServer):
             raise InputError("there is no run yet, and so no ledger")
         with self._reading:
             path = run.files.ledger(run.config)
-            return budgets_page.render([Source(path.name, read_lifetime(path))])
+            return budgets_page.render([Source(path.name, read_lifetime(path), about=officer.about([run]))])
 
     def goes_on(self) -> bool:
         """Wait for the next look; return whether the server is still open."""
