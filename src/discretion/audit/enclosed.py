@@ -52,7 +52,7 @@ STAND_INS = {
     "data.test": "table",
     "population.csv": "population.csv",
     "after": "run",
-    "ledger": "ledger.sqlite",
+    "ledger": "shared",
 }
 HAS_PATH = "a parameter of the method looks like a path of the machine that made the plan"
 
