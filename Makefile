@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN = .venv/bin
 
-.PHONY: demo test suite flower-suite fuzz faults test-deployment docs outputs pins audit-pins images-check bars clean
+.PHONY: demo test fuzz faults test-deployment docs outputs pins audit-pins images-check bars clean
 
 demo: .venv/demo
 	$(BIN)/discretion demo --out runs/demo
@@ -12,16 +12,10 @@ test: .venv/test .venv-flower/test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	sh scripts/get-chromium.sh
-	$(MAKE) --jobs 2 --output-sync=target suite flower-suite
-	sh scripts/test-core.sh 3.12 3.13
-
-suite:
 	$(BIN)/pytest -n 2 --cov --cov-report=json
 	$(BIN)/python scripts/coverage_gate.py build/coverage.json
-
-# beside the suite: these tests wait for processes most of the time
-flower-suite:
 	$(FLOWER_PYTEST) tests/flower/test_transport.py tests/flower/test_deploy_options.py tests/flower/test_flower.py tests/flower/test_hospitals.py
+	sh scripts/test-core.sh 3.12 3.13
 
 # Flower's pins are not ours: what needs it is tested in an environment of its own, where typer is older than click
 FLOWER_PYTEST = .venv-flower/bin/python -m pytest -W ignore::DeprecationWarning:typer
