@@ -1,6 +1,5 @@
 """The live page in a browser: it keeps up with a run that is killed and resumed, and with its server."""
 
-import json
 import re
 import threading
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from discretion.runs.config import read
 from discretion.runs.folder import RunFolder
+from discretion.runs.history import Journal
 from discretion.runs.prepare import prepare
 from discretion.watch.server import Watch
 from support.browser import Visit
@@ -165,7 +165,7 @@ def test_text_from_a_folder_is_text(visit: Visit, small_config: Path, folder: Ru
     folder.about.write_text(folder.about.read_text().replace('"digits"', f'"{evil}"'))
     seal(folder.path)
     heard = {"round": 1, "asked": 2, "answered": 1, "refused": {"c1": evil}, "lost": 1}
-    folder.answers.write_text(json.dumps(heard) + "\n")
+    Journal(folder.answers, 0).add_stop(heard)
     with served(folder.path) as server:
         page = visit(server.address)
         expect(page.locator("h1")).to_contain_text(evil)
