@@ -527,3 +527,13 @@ def test_what_the_ledger_refuses_is_no_fault(tmp_path: Path) -> None:
     other = cryptographic(plan_of(own_pools(1), promise="clients"))
     assert enter(guard, other, "other").reason == "the client's ledger refuses this order"
     guard.close()
+
+
+def test_another_fault_than_a_lost_key_is_named_as_it_is_when_recovering(tmp_path: Path) -> None:
+    guard = started(tmp_path)
+    enter(guard)
+    guard.close()
+    other = policy.read(policy_of(tmp_path, ME, **REAL | {"epsilon": 5.0}))
+    with pytest.raises(LedgerError, match="epsilon") as caught:
+        own_ledger.recover(other, "nothing")
+    assert "--recover everything" not in str(caught.value)
